@@ -14,8 +14,8 @@ import (
 
 const module = "github.com/deltaplane/deltaplane/"
 
-// layer is a folder and what its packages may import directly, besides themselves. Paths ending in a slash mean
-// everything below.
+// layer is a folder and what its packages may import directly, besides themselves. Paths ending in
+// a slash mean everything below.
 type layer struct {
 	folder string
 	why    string
@@ -83,7 +83,7 @@ var layers = []layer{
 	indexerRoom("fault"),
 	indexerRoom("pages"),
 	{folder: "services/indexer", why: wire, ours: []string{"core/", "internal/", "proto/", "services/indexer/"}},
-	// The packages of the queue along its flow: streams and sessions, transactions, the store. The first that fits counts.
+	// The queue's packages stand along its flow. The first folder that fits counts.
 	{folder: "services/queue/engine", why: "what is asked of a store is written in the rules' words alone", ours: []string{"core/"}},
 	{folder: "services/queue/enginetest", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
 	{folder: "services/queue/memory", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
@@ -170,10 +170,10 @@ var inner = []door{
 	{"services/indexer/", []string{"services/indexer"}, "the indexer's packages are its own: everybody else has Config, New and Run"},
 }
 
-// forbiddenInCore are packages of the standard library by which I/O, logging or a clock of its own would come in.
+// forbiddenInCore are standard packages that would bring I/O, logging or a clock.
 var forbiddenInCore = []string{"log", "log/slog", "net", "net/http", "os", "os/exec", "io/fs", "database/sql", "syscall", "testing"}
 
-// embedded are servers that run in our process in place of somebody else's, embeddedUsers may start them.
+// embedded are servers that embeddedUsers may start in our process.
 var (
 	embedded      = []string{"internal/embedded", "internal/criruntime", "internal/devcluster"}
 	embeddedUsers = append([]string{"cmd/", "bench", "test/"}, embedded...)
@@ -316,7 +316,7 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 	}
 }
 
-// within says whether path is folder or below it. A folder with a slash at its end also stands for itself.
+// within says whether path is folder or below it; a trailing slash changes nothing.
 func within(path, folder string) bool {
 	folder = strings.TrimSuffix(folder, "/")
 	return path == folder || strings.HasPrefix(path, folder+"/")

@@ -9,10 +9,10 @@
 //
 //	figure | ours | beside it | ratio | target | ok
 //
-// with the median of the rounds, the least and the greatest in brackets, and,
-// from eight rounds on, between which values the middle half of them lies; -o
-// writes the same, and the machine, as JSON. Progress goes to standard error. The exit code is 0 when every target is met, 1 when one is missed, 2
-// when the command line was not understood, 3 when the run failed.
+// with the median of the rounds, the least and the greatest in brackets, and, from eight rounds on,
+// between which values the middle half of them lies; -o writes the same, and the machine, as JSON.
+// Progress goes to standard error. The exit code is 0 when every target is met, 1 when one is
+// missed, 2 when the command line was not understood, 3 when the run failed.
 package main
 
 import (

@@ -98,7 +98,7 @@ func exitToStatus(ctx context.Context, b *harness.Bench) error {
 	})
 }
 
-// exits waits until the container of every pod was seen to have ended, and returns how long after its end, in milliseconds.
+// exits waits for the end of each pod's container and returns how late it was seen, in ms.
 func (r *agentRig) exits(ctx context.Context, names []string) (late []float64, err error) {
 	for _, name := range names {
 		var ends map[string]time.Time

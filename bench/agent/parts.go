@@ -134,7 +134,7 @@ func relistsOf(families []*dto.MetricFamily) (relists, error) {
 	return relists{}, errors.New("the agent has no kubelet_pleg_relist_duration_seconds")
 }
 
-// since is what was added between two readings: looks, their mean, and a bound that 99 in 100 stayed below.
+// since is what two readings differ by: looks, their mean, and their 99th percentile.
 func (r relists) since(was relists) (n uint64, mean, p99 float64) {
 	n = r.Count - was.Count
 	if n == 0 {

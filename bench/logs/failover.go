@@ -159,7 +159,7 @@ func (c *crew) killed(_ context.Context, leader *system.Reflecting) (time.Time, 
 	return at, c.hire, err
 }
 
-// stopped holds a leader for longer than its lease, and until another leads; then it goes on where it was.
+// stopped holds a leader until its lease is over and another leads; then it lets it go on.
 func (c *crew) stopped(_ context.Context, leader *system.Reflecting) (time.Time, func(context.Context) error, error) {
 	at := time.Now()
 	err := leader.Cmd.Process.Signal(syscall.SIGSTOP)

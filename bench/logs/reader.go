@@ -35,7 +35,8 @@ type reader struct {
 	failed   error
 }
 
-// arrivedAt is when events were seen, in nanoseconds of the machine's clock; 0 where they were not. Index 0 is the event First.
+// arrivedAt is when events were seen, in nanoseconds of the machine's clock; 0 where they were not.
+// Index 0 is the event First.
 type arrivedAt struct {
 	First   int     `json:"first"` // resource version
 	Arrived []int64 `json:"arrived"`

@@ -32,7 +32,7 @@ type mix struct {
 	inFlight int
 	// streams is how many Work and how many Produce streams there are; zero means one of each.
 	streams int
-	// rich keys carry a barrier of two collections and a trace beside their priority; workers name what they read at.
+	// rich keys carry a barrier of two collections and a trace besides their priority.
 	rich bool
 	// paired workers take a key only when one was added, so that a backlog stays as it is.
 	paired bool

@@ -149,7 +149,7 @@ func queueFigures(b *harness.Bench, t harness.Table) {
 	b.Add(costs(harness.Compare("queue, Work stream, memory", "cycles/s", t.Of("work-memory", "rate"), "echo", t.Of("echo", "rate"), nil), "work-memory"))
 }
 
-// perCycle runs a loop and returns its rate and what server and Redis spent on each turn, in microseconds of CPU.
+// perCycle runs a loop and returns its rate and the CPU of server and Redis for each cycle, in µs.
 func perCycle(ctx context.Context, server *harness.Child, store *redis.Client, d time.Duration, loop func(context.Context, time.Duration) (load.Turns, error)) (map[string]float64, error) {
 	var before, after harness.Usage
 	var err error

@@ -139,7 +139,7 @@ func (h *history) deliver(room int) {
 	})
 }
 
-// play runs the history to its end, lets the world stand still for one list, and checks what was reported.
+// play runs the history to its end, stops the world for one list, and checks the events.
 func (h *history) play() {
 	h.records, h.truth, h.told = pleg.NewRecords(), map[string]pleg.State{}, map[string][]pleg.Kind{}
 	for len(h.choices) > 0 {

@@ -51,7 +51,7 @@ const (
 	None Refusal = iota
 	// OrphanNotKilled: only the runtime knows the pod, and the update is no kill.
 	OrphanNotKilled
-	// RestartFlagged: the pod is ending; its worker will be purged once it has finished, to start over.
+	// RestartFlagged: the pod is ending; its worker is purged once it has finished, to start over.
 	RestartFlagged
 	// AlreadyTerminated: the runtime's view is older than the worker's.
 	AlreadyTerminated
@@ -243,9 +243,9 @@ func (w *Worker[T]) Again() (ok bool) {
 	return w.pending != nil
 }
 
-// Purge is called for a worker that should go: its pod is wanted no longer
-// (unwanted), or a restart was flagged. gone says that it may be forgotten; else,
-// when it is unwanted, it begins to end and cancel says that the step under way is to be cancelled for it.
+// Purge is called for a worker that should go: its pod is wanted no longer (unwanted), or a restart
+// was flagged. gone says that it may be forgotten; else, when it is unwanted, it begins to end and
+// cancel says that the step under way is to be cancelled for it.
 func (w *Worker[T]) Purge(unwanted bool) (gone, cancel bool) {
 	if w.state == Finished {
 		return true, false

@@ -186,7 +186,7 @@ func TestASweepDeletesWhatAReplayDidNotName(t *testing.T) {
 	}
 }
 
-// The sequences of a log that was deleted and recreated begin at 1: what was forgotten of the old one says nothing of them.
+// A recreated log begins at sequence 1: what was forgotten of the old one does not apply to it.
 func TestTheHorizonOfAnotherLogIsForgotten(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{TombstoneTTL: time.Minute})

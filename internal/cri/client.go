@@ -32,9 +32,10 @@ type Client struct {
 	closer io.Closer
 }
 
-// Dial prepares a connection to the runtime behind endpoint, "unix:///run/containerd/containerd.sock",
-// and does not wait for it: a runtime may come later than its agent. [Client.Check] asks whether it is there.
-// An endpoint of another form is refused with [ErrEndpoint].
+// Dial prepares a connection to the runtime behind endpoint,
+// "unix:///run/containerd/containerd.sock", and does not wait for it: a runtime may come later than
+// its agent. [Client.Check] asks whether it is there. An endpoint of another form is refused with
+// [ErrEndpoint].
 func Dial(_ context.Context, endpoint string) (*Client, error) {
 	return DialObserved(endpoint, nil)
 }
@@ -68,8 +69,8 @@ func NewClient(conn grpc.ClientConnInterface) *Client {
 	return Observed(conn, nil)
 }
 
-// Observed is [NewClient] for a connection whose calls are instructed to observe: the operation in the
-// kubelet's words ("run_podsandbox"), how long it took and its error.
+// Observed is [NewClient] for a connection whose calls are instructed to observe: the operation in
+// the kubelet's words ("run_podsandbox"), how long it took and its error.
 func Observed(conn grpc.ClientConnInterface, observe func(operation string, took time.Duration, err error)) *Client {
 	l := limited{conn: conn, observe: observe}
 	return &Client{

@@ -16,8 +16,9 @@ var ErrVersion = errors.New("cri: the runtime does not serve the API runtime.v1"
 // Version is what a runtime says of itself.
 type Version struct{ Name, Version, API string }
 
-// Check asks the runtime for its version. A runtime that is not there is an error that [IsUnavailable]
-// knows; one without the API v1 (too old, or its CRI plugin is switched off) is [ErrVersion].
+// Check asks the runtime for its version. A runtime that is not there is an error that
+// [IsUnavailable] knows; one without the API v1 (too old, or its CRI plugin is switched off) is
+// [ErrVersion].
 func (c *Client) Check(ctx context.Context) (Version, error) {
 	r, err := c.Version(ctx, &runtimeapi.VersionRequest{Version: "0.1.0"})
 	if IsUnimplemented(err) {

@@ -69,7 +69,7 @@ func Limit(method string, args any) time.Duration {
 	return ChangeLimit
 }
 
-// plus is the limit of a call that carries seconds of its own; far more than anybody waits is as good as that.
+// plus is the limit of a call that carries seconds of its own, bounded against overflow.
 func plus(seconds int64) time.Duration {
 	const year = 365 * 24 * 3600
 	return ChangeLimit + time.Duration(min(max(seconds, 0), year))*time.Second

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// direct makes unary calls as gRPC does, without the wire: requests and answers are
-// copied, errors become statuses, and faults befall them. Every method of the runtime ends with its context.
+// direct makes unary calls as gRPC does, without the wire: requests and answers are copied, errors
+// become statuses, and faults befall them. Every method of the runtime ends with its context.
 // Streams go over the connection.
 type direct struct {
 	stream  grpc.ClientConnInterface

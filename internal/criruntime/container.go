@@ -138,7 +138,7 @@ func (s *Server) end(c *container, at int64, code int32) error {
 	return s.commit(rec, event{c.item.Id, c.sandbox.item.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT})
 }
 
-// RemoveContainer removes a container, which is killed first when it runs. One that is gone is fine.
+// RemoveContainer removes a container, after killing it if it runs. One that is gone is fine.
 func (s *Server) RemoveContainer(_ context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -123,7 +123,7 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 	return out, nil
 }
 
-// PullImage brings an image onto the node. Errors: NotFound for one that is missing, InvalidArgument for a name that is none.
+// PullImage brings an image onto the node. Errors: NotFound, and InvalidArgument for a bad name.
 func (s *Server) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name, err := imageSpec(r.GetImage())
 	if err != nil {

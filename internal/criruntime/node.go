@@ -26,7 +26,7 @@ func goodConditions() map[string]*runtimeapi.RuntimeCondition {
 	}
 }
 
-// SetCondition changes what Status says of RuntimeReady or NetworkReady; reason and message are for one that is not ready.
+// SetCondition changes RuntimeReady or NetworkReady; reason and message are for a false one.
 func (s *Server) SetCondition(name string, ready bool, reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeC
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
-// ReopenContainerLog has nothing to do: a log is opened for every line. NotFound, FailedPrecondition when the container does not run.
+// ReopenContainerLog does nothing: each line opens the log. Errors: NotFound, FailedPrecondition.
 func (s *Server) ReopenContainerLog(_ context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Server) ReopenContainerLog(_ context.Context, r *runtimeapi.ReopenConta
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// ExecSync refuses: nothing runs in which a command could. Exec, Attach and the other calls that are not here are Unimplemented by name.
+// ExecSync refuses: there is no process. Exec, Attach and other missing calls are Unimplemented.
 func (s *Server) ExecSync(_ context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ExecSync not implemented: container %q is simulated and runs no process", r.GetContainerId())
 }

@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RunPodSandbox makes a sandbox, ready at once. A second one of the same pod and attempt is AlreadyExists.
+// RunPodSandbox makes a ready sandbox. A second one of a pod and attempt is AlreadyExists.
 func (s *Server) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	config := r.GetConfig()
 	if m := config.GetMetadata(); m.GetName() == "" || m.GetNamespace() == "" || m.GetUid() == "" {
@@ -48,7 +48,7 @@ func (s *Server) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxReq
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// StopPodSandbox kills what runs in a sandbox and gives its address back. A sandbox that is gone or stopped is fine.
+// StopPodSandbox kills what runs in a sandbox and frees its address. One that is gone is fine.
 func (s *Server) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

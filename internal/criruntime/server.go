@@ -87,7 +87,7 @@ func (s *Server) dial() error {
 	return nil
 }
 
-// Register puts both services on a gRPC server of the caller's, which the caller stops before Close.
+// Register puts both services on the caller's gRPC server, which it stops before Close.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(s.gate.wrap(runtimeapi.RuntimeService_ServiceDesc), s)
 	r.RegisterService(s.gate.wrap(runtimeapi.ImageService_ServiceDesc), s)

@@ -102,7 +102,7 @@ func (x index[T]) remove(labels map[string]string, member T) {
 	}
 }
 
-// candidates is the smallest set that has all members matching a selector; ok is false when no label of it is indexed.
+// candidates is the smallest set that has all matches; ok is false when no label is indexed.
 func (x index[T]) candidates(selector map[string]string) (set map[T]struct{}, ok bool) {
 	for _, label := range indexed {
 		value, asked := selector[label]
@@ -146,7 +146,7 @@ type record struct {
 	Message string `json:"message,omitempty"`
 }
 
-// apply makes one change. An error leaves the state as it was; it means that the record does not fit it.
+// apply makes one change. An error means that the record does not fit, and changes nothing.
 func (s *state) apply(r record) error {
 	switch r.Op {
 	case opBegin:
@@ -285,7 +285,7 @@ func (s *state) show(c *container, to runtimeapi.ContainerState) {
 	c.item = next
 }
 
-// copyItem is a shallow copy: labels, annotations and metadata are shared, since nobody changes them.
+// copyItem is a shallow copy: labels, annotations and metadata are immutable.
 func (c *container) copyItem() *runtimeapi.Container {
 	i := c.item
 	return &runtimeapi.Container{

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// longest is a century in seconds: more is as good as that, and does not fit into what counts nanoseconds.
+// longest is a century in seconds; more would overflow nanoseconds.
 const longest = 100 * 365 * 24 * 3600
 
 // StopContainer sends SIGTERM, waits for the timeout, sends SIGKILL, and returns when
@@ -81,7 +81,7 @@ func (s *Server) Kill(containerID string, code int32) error {
 	return nil
 }
 
-// Show makes lists and statuses show a container in any state, known to the CRI or not; nil ends it. It is not journaled. NotFound.
+// Show makes lists and statuses show a container in any state, not journaled; nil ends it.
 func (s *Server) Show(containerID string, as *runtimeapi.ContainerState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package devcluster is a small in-memory Kubernetes API server with a binder, so
-// that the whole of Deltaplane works on a machine where nothing is installed. It speaks the Kubernetes REST protocol over plain
-// HTTP: list and watch with the resource version rules clients depend on, create,
+// Package devcluster is a small in-memory Kubernetes API server with a binder, so that the whole of
+// Deltaplane works on a machine where nothing is installed. It speaks the Kubernetes REST protocol
+// over plain HTTP: list and watch with the resource version rules clients depend on, create,
 // update, patch, delete, sub-resources, discovery and tables for kubectl.
 //
 // What it promises is agreement with a real kube-apiserver for the behaviour a

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// handleToken answers a token for a service account. It has the form and the claims of a real one and
-// no signature: the dev cluster authenticates nobody.
+// handleToken answers a token for a service account. It has the form and the claims of a real one
+// and no signature: the dev cluster authenticates nobody.
 func (a *api) handleToken(c *call) error {
 	account := a.store.get(c.res, c.key())
 	if account == nil {

@@ -89,7 +89,7 @@ func TestHistoryDoesNotSurviveAStart(t *testing.T) {
 	}
 }
 
-// A reader that has seen the last change of a resource has missed nothing, however many starts and changes of others follow.
+// A reader at the last change of a resource has missed nothing, after any number of restarts.
 func TestAWatchGoesOnAfterAStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

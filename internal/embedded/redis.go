@@ -121,8 +121,8 @@ func startRedis(ctx context.Context, path string, cfg RedisConfig) (*Redis, erro
 	return r, nil
 }
 
-// wait returns once the server says in its log that it accepts connections, and answers, be it that it wants a password. The answer alone could be that of
-// another one, which took the port first.
+// wait returns once the server says in its log that it accepts connections, and answers, be it that
+// it wants a password. The answer alone could be that of another one, which took the port first.
 func (r *Redis) wait(ctx context.Context) error {
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
@@ -144,7 +144,7 @@ func (r *Redis) wait(ctx context.Context) error {
 	}
 }
 
-// listens tells that the child has its port, as its log says: a server's in one way, a sentinel's in another.
+// listens reports that the child has its port: servers and sentinels log it differently.
 func (r *Redis) listens() bool {
 	log, _ := os.ReadFile(r.log)
 	return bytes.Contains(log, []byte("Ready to accept connections")) || bytes.Contains(log, []byte("Sentinel ID is"))

@@ -1,5 +1,5 @@
-// Package goldentest compares what users see of this project with files in its tests' testdata, so that nothing they rely
-// on changes unnoticed. DELTAPLANE_GOLDEN=write rewrites the files.
+// Package goldentest compares what users see of this project with files in its tests' testdata, so
+// that nothing they rely on changes unnoticed. DELTAPLANE_GOLDEN=write rewrites the files.
 package goldentest
 
 import (
@@ -45,7 +45,7 @@ func Metrics(t testing.TB, name string, registry *prometheus.Registry) {
 	Compare(t, name, strings.Join(Described(t, registry), ""))
 }
 
-// Described are the names of a registry's metrics, each with its constant and its variable labels, a line each, sorted.
+// Described are a registry's metrics, a sorted line each, with constant and variable labels.
 // Those of the Go runtime and of the process are left out.
 func Described(t testing.TB, registry *prometheus.Registry) []string {
 	t.Helper()

@@ -9,8 +9,9 @@ import (
 
 const unbounded = math.MaxInt
 
-// nesting is a stack of the brackets that are open, a bit for each: 1 is an object. It also finds the
-// end of a string, object or array by brackets and quotes alone, when the text comes in pieces too.
+// nesting is a stack of the brackets that are open, a bit for each: 1 is an object. It also finds
+// the end of a string, object or array by brackets and quotes alone, when the text comes in pieces
+// too.
 type nesting struct {
 	depth  int
 	room   int      // the greatest depth
@@ -63,9 +64,9 @@ func (n *nesting) due() byte {
 // structural are the bytes outside of strings that follow does something about.
 var structural = [256]bool{'"': true, '{': true, '[': true, '}': true, ']': true}
 
-// follow goes on at b[i:], at an opening quote or bracket or in what it opened. It returns how far it
-// came: behind the end of the value, when that is no longer open, or as far as b goes. An escape of
-// which b holds only the backslash is left for more.
+// follow goes on at b[i:], at an opening quote or bracket or in what it opened. It returns how far
+// it came: behind the end of the value, when that is no longer open, or as far as b goes. An escape
+// of which b holds only the backslash is left for more.
 func (n *nesting) follow(b []byte, i int) (int, error) {
 	if n.quoted {
 		if i, n.quoted = closing(b, i); n.quoted || n.depth == 0 {
@@ -124,9 +125,9 @@ func plain(b []byte) int {
 	return i
 }
 
-// closing goes on in a string at b[i:], up to behind its closing quote. When that is not in b, open is
-// true, and the string goes on where it stopped: at the end of b, or before a backslash there. It
-// looks at less than plain does, and is quicker for it.
+// closing goes on in a string at b[i:], up to behind its closing quote. When that is not in b, open
+// is true, and the string goes on where it stopped: at the end of b, or before a backslash there.
+// It looks at less than plain does, and is quicker for it.
 func closing(b []byte, i int) (end int, open bool) {
 	for {
 		for i+8 <= len(b) {

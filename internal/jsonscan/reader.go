@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Reader goes through JSON while it arrives. It accepts and refuses what a [Scanner] that is not strict
-// does with the whole text in hand. It holds one value at a time.
+// Reader goes through JSON while it arrives. It accepts and refuses what a [Scanner] that is not
+// strict does with the whole text in hand. It holds one value at a time.
 //
 //	buf: |.. forgotten ..|mark .. value under way .. pos|.. read ahead ..|
 type Reader struct {
@@ -86,7 +86,7 @@ func (r *Reader) expect(c byte) error {
 	return nil
 }
 
-// next is called behind an element; it reports whether another follows, or whether closing closes the list.
+// next is called behind an element; it reports whether another follows or closing ends the list.
 func (r *Reader) next(closing byte) (bool, error) {
 	switch r.Peek() {
 	case ',':
@@ -99,8 +99,8 @@ func (r *Reader) next(closing byte) (bool, error) {
 	return false, r.syntax("neither a comma nor %q", closing)
 }
 
-// Object calls fn behind the colon of each member, in order, with the key as it is written between its
-// quotes; fn must consume the value.
+// Object calls fn behind the colon of each member, in order, with the key as it is written between
+// its quotes; fn must consume the value.
 func (r *Reader) Object(fn func(key []byte) error) error {
 	if err := r.expect('{'); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (r *Reader) Array(fn func(element []byte) error) error {
 	}
 }
 
-// Value consumes the next value and returns it as it is written, valid until the reader is used again.
+// Value consumes the next value and returns its text, valid until the reader is used again.
 func (r *Reader) Value() ([]byte, error) {
 	var err error
 	switch r.Peek() {

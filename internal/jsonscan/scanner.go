@@ -156,8 +156,8 @@ func (s *Scanner) room() int {
 	return s.MaxDepth - s.depth
 }
 
-// enter goes behind the bracket that opens an object or array; empty is true when it closes at once,
-// and was left again.
+// enter goes behind the bracket that opens an object or array; empty is true when it closes at
+// once, and was left again.
 func (s *Scanner) enter(opening, closing byte) (empty bool, err error) {
 	switch {
 	case s.Peek() != opening:

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Members calls fn for each member of the object b, in order: the offsets at which it begins, with its
-// key's quote, and ends, its key as it is written between its quotes, and its value. B must be
+// Members calls fn for each member of the object b, in order: the offsets at which it begins, with
+// its key's quote, and ends, its key as it is written between its quotes, and its value. B must be
 // validated already, or fn look at what it uses.
 func Members(b []byte, fn func(begin, end int, key, value []byte) error) error {
 	s := Scanner{b: b}
@@ -45,8 +45,8 @@ func Elements(b []byte, fn func(element []byte) error) error {
 // bytes that are not UTF-8.
 func Plain(quoted []byte) bool { return bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) }
 
-// Unquote reads a string, as [json.Unmarshal] does; null is the empty one. Control characters, which a
-// strict scanner refuses, are taken.
+// Unquote reads a string, as [json.Unmarshal] does; null is the empty one. Control characters,
+// which a strict scanner refuses, are taken.
 func Unquote(quoted []byte) (string, error) {
 	if n := len(quoted); n >= 2 && quoted[0] == '"' && quoted[n-1] == '"' && Plain(quoted) {
 		return string(quoted[1 : n-1]), nil

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// This file is what happens to a call before any of its message is read: its handler starts once the
-// headers have come, asks the authorizer, refuses what is compressed, counts the call, and only then
-// reads. What the client of a refused call sends on is dropped. A tap handle would be asked yet
-// earlier, but grpc-go keeps the timer of each call that one refuses until the call's deadline, which
-// the caller chooses.
+// This file is what happens to a call before any of its message is read: its handler starts once
+// the headers have come, asks the authorizer, refuses what is compressed, counts the call, and only
+// then reads. What the client of a refused call sends on is dropped. A tap handle would be asked
+// yet earlier, but grpc-go keeps the timer of each call that one refuses until the call's deadline,
+// which the caller chooses.
 
 // reception is how the calls of one method are received.
 type reception struct {
@@ -34,7 +34,7 @@ type headersKey struct{}
 const (
 	// maxHeaderBytes bounds the headers of one call, as HTTP/2 counts them before compression.
 	maxHeaderBytes = 64 << 10
-	// maxPublicHeaderBytes bounds those of a call without authentication, which keeps them while it lasts.
+	// maxPublicHeaderBytes bounds the headers of a call without authentication.
 	maxPublicHeaderBytes = 8 << 10
 
 	maxHealthBytes     = 4 << 10 // of a message that names a service

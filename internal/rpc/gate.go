@@ -20,9 +20,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// gate counts the calls under way, of the server and of each client, and refuses those beyond the limits. A client is who the
-// authorizer says it is, else the holder of the connection's certificate, else the host the connection comes from. What a call needs
-// to know is found once per connection and kept with it, so that admission costs a few atomic steps.
+// gate counts the calls under way, of the server and of each client, and refuses those beyond the
+// limits. A client is who the authorizer says it is, else the holder of the connection's
+// certificate, else the host the connection comes from. What a call needs to know is found once per
+// connection and kept with it, so that admission costs a few atomic steps.
 type gate struct {
 	unary, streams, serverStreams int64 // limits
 	clientPublic, serverPublic    int64 // limits of calls without authentication
@@ -36,8 +37,8 @@ type gate struct {
 	clients map[string]*client
 }
 
-// client is one caller, over all of its connections. A call may go on for a while after its connection has ended, and counts until
-// it is over: a client is forgotten when it has neither.
+// client is one caller, over all of its connections. A call may go on for a while after its
+// connection has ended, and counts until it is over: a client is forgotten when it has neither.
 type client struct {
 	name                   string
 	fromAuthorizer         bool
@@ -48,7 +49,7 @@ type client struct {
 
 func (c *client) key() string { return strconv.FormatBool(c.fromAuthorizer) + c.name }
 
-// connection is what is kept with one connection. It is a client's, or several clients' if they share it behind a proxy.
+// connection is kept with each connection. Clients behind one proxy share it.
 type connection struct {
 	born time.Time
 	host string
@@ -121,8 +122,8 @@ func (g *gate) done(c *client) { g.leave(c, unaryCalls) }
 func unaryCalls(c *client) *atomic.Int64  { return &c.unary }
 func streamCalls(c *client) *atomic.Int64 { return &c.streams }
 
-// enter counts a call of a client, or of one that has taken its place: one whose connections have ended may have been forgotten
-// since it was found.
+// enter counts a call of a client, or of one that has taken its place: one whose connections have
+// ended may have been forgotten since it was found.
 func (g *gate) enter(c *client, calls func(*client) *atomic.Int64) (*client, int64) {
 	n := calls(c).Add(1)
 	if !c.apart.Load() {
@@ -157,7 +158,7 @@ func (g *gate) forget(c *client) {
 	}
 }
 
-// stream admits a streaming call; leave is to be called when it ends. The client is nil outside a connection.
+// stream admits a streaming call; leave ends it. The client is nil outside a connection.
 func (g *gate) stream(ctx context.Context, name string) (c *client, leave func(), err error) {
 	if n := g.open.Add(1); g.serverStreams > 0 && n > g.serverStreams {
 		g.open.Add(-1)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// BenchmarkAdmission shows what the limits cost a call; a whole unary call takes about 14 µs of the server.
+// BenchmarkAdmission shows what the limits cost a call; a unary call takes about 14 µs.
 func BenchmarkAdmission(b *testing.B) {
 	s, err := NewServer(ServerConfig{StreamWorkers: -1}, Options{})
 	if err != nil {
@@ -99,7 +99,7 @@ func TestCallsThatOutliveTheirConnectionStillCount(t *testing.T) {
 	}
 }
 
-// Whatever the order of connections, calls and their ends: the limit holds, and nobody is remembered for ever.
+// In any order of connections, calls and their ends the limit holds and every client is forgotten.
 func TestTheLimitHoldsWhileConnectionsComeAndGo(t *testing.T) {
 	t.Parallel()
 	const limit = 3

@@ -11,8 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// metrics are the grpc_server_* metrics by the names and labels of go-grpc-middleware, so that its dashboards fit. The counters of a
-// method are looked up once and not for every call: that took a tenth of what an empty call costs.
+// metrics are the grpc_server_* metrics by the names and labels of go-grpc-middleware, so that its
+// dashboards fit. The counters of a method are looked up once and not for every call: that took a
+// tenth of what an empty call costs.
 type metrics struct {
 	started, handled, received, sent *prometheus.CounterVec
 	seconds                          *prometheus.HistogramVec

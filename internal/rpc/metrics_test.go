@@ -95,7 +95,7 @@ func TestCallsAndMessagesAreCountedByMethodAndCode(t *testing.T) {
 	}
 }
 
-// Without a tracer no span is made, and what a handler does belongs to the caller's trace all the same.
+// Without a tracer no span is made, and the handler's work still joins the caller's trace.
 func TestTraceContextPassesAServerWithoutTracer(t *testing.T) {
 	t.Parallel()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -90,7 +90,7 @@ func (s *seats) arrive(remote net.Addr, now time.Time) bool {
 	return true
 }
 
-// keep returns the seat of a connection whose handshake is done; release is to be called when it ends.
+// keep returns the seat of a connection after its handshake; release ends it.
 func (s *seats) keep(remote net.Addr) *seat {
 	addr, ok := tcpAddr(remote)
 	if !ok {

@@ -18,8 +18,8 @@ func makesSpans(tracer trace.TracerProvider) bool {
 	return !none
 }
 
-// passTrace takes the caller's trace context into that of the call, where no span is made that would. Most calls have none, and
-// otelgrpc would cost them as much as a read of the index does.
+// passTrace takes the caller's trace context into that of the call, where no span is made that
+// would. Most calls have none, and otelgrpc would cost them as much as a read of the index does.
 func passTrace(ctx context.Context) context.Context {
 	if len(metadata.ValueFromIncomingContext(ctx, "traceparent")) == 0 {
 		return ctx

@@ -138,7 +138,7 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 		f.eventually("labels of "+k.name, func() string { return missing(f.node(k.name).Metadata.Labels["beta.kubernetes.io/os"]) })
 	}
 	f.bindTo("immediate", "test-0", taint.Unreachable, 0)
-	// Spared's time ends well after test-1 answers again, and before delayed goes even when test-1 is tainted last.
+	// Spared's time ends after test-1 answers again, and before delayed is due.
 	f.bindTo("delayed", "test-0", taint.Unreachable, 15)
 	f.bindTo("spared", "test-1", taint.Unreachable, 12)
 	f.bindTo("elsewhere", "test-2", taint.Unreachable, 0)

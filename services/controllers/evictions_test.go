@@ -62,7 +62,7 @@ func (f *flow) left() []string {
 	return names
 }
 
-// reasons are those of the Events about objects of a kind, of all or of those with these names, and how many there are.
+// reasons counts the Events about objects of a kind by reason; without names, about all.
 func (f *flow) reasons(kind string, names ...string) map[string]int {
 	f.t.Helper()
 	reasons := map[string]int{}
@@ -141,7 +141,7 @@ func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
 	const soon, late = 20 * time.Second, 10 * time.Minute
 	f.bind("p", "node-1", int64(soon/time.Second))
 	f.bind("q", "node-1", int64(late/time.Second))
-	// A pod that was made with its node counts from when the node said that it has it, where that is after the taint.
+	// A pod counts from when its node admitted it, where that is after the taint.
 	f.eventually("the node has the pods", func() string {
 		page, err := f.kube.List(f.t.Context(), kube.Pods, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
 		f.ok(err)

@@ -53,7 +53,7 @@ func TestTheReplicasTogetherMakeOneResyncInEachPeriod(t *testing.T) {
 		}
 		return ""
 	})
-	// A replica that starts plants the key again, which may bring the round after a running one forward: both are to be over.
+	// A replica that starts adds the key, which may start another round: both are to be over.
 	started := sweeps(t, client.SweepResync, a, b)
 	f.eventually("two resyncs", func() string {
 		if n := sweeps(t, client.SweepResync, a, b) - started; n < 2 {

@@ -95,8 +95,8 @@ func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item c
 	return client.Result{ReadAt: client.Reading{a.jobs: read}, Wrote: seen}, nil
 }
 
-// result is how the key is settled: read at the earliest revision that the sync says, with the upper bounds of
-// all that was read.
+// result is how the key is settled: read at the earliest revision that the sync says, with the
+// upper bounds of all that was read.
 func (a *jobAdapter) result(r job.Result, read client.Reading) (client.Result, error) {
 	res := client.Result{After: r.After, ReadAt: client.Reading{}, Wrote: a.barrier(r.Wrote)}
 	for collection, at := range a.barrier(r.ReadAt) {

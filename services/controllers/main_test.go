@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most of these tests wait most of the time: more at once than there are processors. The flag -parallel overrides it.
+	// Most of these tests wait: run more at once than there are processors, unless -parallel is set.
 	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	// A connection to a real API server outlives its client by a minute.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"))

@@ -112,7 +112,7 @@ func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
 	})
 	f.nodes.Stop("node-2")
 	f.taints("a dead node", "node-2:unreachable")
-	// A renewal may be read when the last that was heard is as old as livenessEvery: silence counts from then.
+	// A renewal may be read livenessEvery late: silence counts from then.
 	if took := time.Since(f.renewed("node-2")); took < quick.Grace-livenessEvery {
 		t.Errorf("tainted %v after its lease was renewed, which is within its grace", took)
 	}

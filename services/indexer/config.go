@@ -69,10 +69,9 @@ type Config struct {
 	// use, MaxSnapshots how many at most; defaults 1 min and 64.
 	SnapshotTTL  time.Duration
 	MaxSnapshots int
-	// SnapshotMaxAge is how long such a snapshot is kept in all, however often it
-	// is used, once it is not the newest; default 15 min. SnapshotBytes is about how many bytes of payloads
-	// that have been replaced they may hold; beyond it the oldest go. Default
-	// 256 MiB.
+	// SnapshotMaxAge is how long such a snapshot is kept in all, however often it is used, once it is
+	// not the newest; default 15 min. SnapshotBytes is about how many bytes of payloads that have been
+	// replaced they may hold; beyond it the oldest go. Default 256 MiB.
 	SnapshotMaxAge time.Duration
 	SnapshotBytes  int
 	// MaxPageBytes cuts pages short; at least one object is always returned.

@@ -184,7 +184,7 @@ func (s *source) latest() map[string]*version {
 	return now
 }
 
-// check compares what was read, of one namespace or all, with every state that the source had at the revision or after it.
+// check compares a read with every state of the source at or after the revision.
 func (s *source) check(at stamp, namespace string, want func(*version) bool, got map[string]*indexv1.Object, quarantined map[string]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,10 +24,11 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "seed of the first history")
 )
 
-// A random source writes a log: bursts that leave holes for a reader that is behind, recreations, new leaders, new epochs with
-// versions that go back, logs that are lost, records that cannot be read. Replicas are stopped and started in the middle of it. Whatever is
-// read meanwhile must be a state the source had at or after the revision the answer claims, key by key; pages must
-// come from one snapshot; the events of watches must add up; and at the end everything must equal the source.
+// A random source writes a log: bursts that leave holes for a reader that is behind, recreations,
+// new leaders, new epochs with versions that go back, logs that are lost, records that cannot be
+// read. Replicas are stopped and started in the middle of it. Whatever is read meanwhile must be a
+// state the source had at or after the revision the answer claims, key by key; pages must come from
+// one snapshot; the events of watches must add up; and at the end everything must equal the source.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	n := *seeds
@@ -43,8 +44,9 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// look is how often a replica looks for logs that were recreated. Looking, and reading without a pause, would take the
-// processors from what the history is about: under the race detector most of them.
+// look is how often a replica looks for logs that were recreated. Looking, and reading without a
+// pause, would take the processors from what the history is about: under the race detector most of
+// them.
 const look = 100 * time.Millisecond
 
 func differential(t *testing.T, seed uint64) {

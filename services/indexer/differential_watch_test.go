@@ -15,7 +15,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// fold adds up what a watch tells. It reads in fits and starts, and its stream ends again and again.
+// fold adds up a watch's events. It reads unevenly, and its stream often ends.
 type fold struct {
 	p    *place
 	rng  *rand.Rand

@@ -89,7 +89,7 @@ func TestADeletionCarriesTheObjectAsItWasDeleted(t *testing.T) {
 	unknown("of another object", full.deletion(t), "a/four")
 }
 
-// What a deletion was like is not kept with the tombstone: a reader that comes later than the ring reaches learns the key and the version.
+// A tombstone keeps no object: a reader from before the ring learns key and version only.
 func TestAReaderBehindTheRingLearnsOfDeletionsWithoutTheirObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -82,7 +82,7 @@ func (w *world) lead(t testing.TB, c delta.Collection, newEpoch bool) *stream.Wr
 	return writer
 }
 
-// answered asks until the server of the log has time for an answer, as services do: where the machine starves, it keeps some waiting for too long.
+// answered repeats a call until a starved log server answers it, as services do.
 func answered(t testing.TB, ask func() error) {
 	t.Helper()
 	var err error

@@ -11,7 +11,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// wantMisfit checks that every call that takes keys or namespaces refuses what the collection cannot have, by the field.
+// wantMisfit checks that calls refuse, by field, keys or namespaces that the collection lacks.
 func wantMisfit(t *testing.T, r *replica, key string, namespaces bool) {
 	t.Helper()
 	refused := func(what string, err error, field string) {
@@ -130,7 +130,7 @@ func TestANewEpochBringsItsOwnScope(t *testing.T) {
 	wantMisfit(t, r, "one", false)
 }
 
-// What a resource is called is told as the log says it last: a synced record of an older reflector says nothing, and a new epoch starts over.
+// The last record names the resource: an old reflector's says nothing, a new epoch starts over.
 func TestListCollectionsTellsWhatElseAResourceIsCalled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

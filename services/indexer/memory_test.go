@@ -238,7 +238,7 @@ func (l *halting) Read(ctx context.Context, col delta.Collection, cfg stream.Rea
 	})
 }
 
-// What was read of a log is compared with the log's size, which may be that of a smaller log by then: after that it does not change any more.
+// The bytes read of a log are compared with its size; after that they do not change.
 func TestACollectionIsTriedAgainThoughItsLogHadBecomeSmallerBeforeItWasRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

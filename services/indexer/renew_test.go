@@ -117,7 +117,7 @@ func TestACollectionThatIsRefusedForItsIndexesIsTriedAgainWithoutThem(t *testing
 	// A replay in several batches, as on a slow machine, is refused itself.
 	r.status(t, "replayed or refused", podsName, func(c *indexv1.CollectionStatus) bool { return c.GetSynced() || refused(c) })
 	r.status(t, "refused", podsName, func(c *indexv1.CollectionStatus) bool {
-		// It is when a batch comes: were the definitions known late, the indexes are built after the first.
+		// If the definitions were known late, the indexes are built after the first batch.
 		w.put(t, many(600, 10, 2000)...)
 		return refused(c)
 	})

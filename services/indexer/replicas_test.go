@@ -131,7 +131,7 @@ func TestReplicasBehindOneNameAnswerAsOne(t *testing.T) {
 		}
 	}
 
-	// Definitions: declared on one, they are on both; a read of one that is not ready yet may be tried again.
+	// Definitions declared on one are on both; an index that is not ready may be retried.
 	if _, err := f.client.AddIndexers(ctx, &indexv1.AddIndexersRequest{Collection: "pods", Indexers: []*indexv1.IndexerDefinition{byField("phase", "status.phase")}}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func wantUnindexed(t testing.TB, what string, got []*indexv1.UnindexedObjects, i
 	}
 }
 
-// Anyone who may create an object may create one on which an index fails: the others are answered, and the answer says which are missing.
+// An object on which an index fails hides no others, and the answer names what is missing.
 func TestObjectsThatAnIndexCannotTakeAreNamedAndTheOthersAnswered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -98,7 +98,7 @@ func TestObjectsThatAnIndexCannotTakeAreNamedAndTheOthersAnswered(t *testing.T) 
 	}
 }
 
-// A watch by an index goes on: what the index cannot take any more leaves it, marked so, and comes back. A strict one ends.
+// What the index cannot take leaves the watch, marked, and comes back. A strict watch ends.
 func TestAWatchOfAnIndexThatCannotTakeAnObjectGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

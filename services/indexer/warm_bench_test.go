@@ -9,8 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// BenchmarkWarmRestart is the time from New until the replica answers at the log's end, from a file of 100,000 pods of
-// 5 KB (figure of the slice: at most 0.7 s on two cores).
+// BenchmarkWarmRestart is the time from New until the replica answers at the log's end, from a file
+// of 100,000 pods of 5 KB (figure of the slice: at most 0.7 s on two cores).
 func BenchmarkWarmRestart(b *testing.B) {
 	const n, chunk = 100_000, 5000
 	w := newWorld(b)

@@ -78,7 +78,7 @@ func (r *replica) warm(t testing.TB) bool {
 	return resp.GetCollections()[0].GetWarmStart()
 }
 
-// counter reads a counter or gauge of a replica, summed over the labels that name one of values; all of them if none is given.
+// counter reads a replica's counter or gauge, summed over labels with one of values, or all.
 func (r *replica) counter(t testing.TB, name string, values ...string) (sum float64) {
 	t.Helper()
 	families, err := r.tel.Registry.Gather()

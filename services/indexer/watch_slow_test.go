@@ -83,8 +83,8 @@ func TestAWatchBeginsWithTheDifferencesToWhatIsKnown(t *testing.T) {
 	watch(t, r, req).expect(t, "+a/one", "+a/two", "+b/two", "+c/new", "-b/one:inferred", "-x/never:inferred", "end")
 }
 
-// flood changes an object of a fleet until readers that do not read have missed changes, of which r must keep 16; another
-// reader gets each. It returns how many there were.
+// flood changes an object of a fleet until readers that do not read have missed changes, of which r
+// must keep 16; another reader gets each. It returns how many there were.
 func (w *world) flood(t *testing.T, r *replica) (written int) {
 	t.Helper()
 	quick := watch(t, r, &indexv1.WatchRequest{Namespace: "a"})

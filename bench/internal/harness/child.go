@@ -40,7 +40,7 @@ type Servant struct {
 // Op is what a servant does when its parent calls it by name.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// MakeServant starts a servant with the configuration its parent sent. dir is scratch of the parent.
+// MakeServant starts a servant with its parent's configuration. dir is the parent's scratch.
 type MakeServant func(ctx context.Context, config json.RawMessage) (*Servant, error)
 
 type request struct {

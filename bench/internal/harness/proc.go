@@ -89,7 +89,7 @@ func statusBytes(name string) int64 {
 	return sizeIn(string(text), name)
 }
 
-// sizeIn is a size by its name out of the text of a file under /proc, in bytes; 0 when it does not say.
+// sizeIn reads a named size in bytes from a file under /proc; 0 when it is not there.
 func sizeIn(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// OnTime calls f n times, each as soon as its time has come, whether or not the calls before were answered.
+// OnTime calls f n times, each at its time, whether or not earlier calls have returned.
 func OnTime(ctx context.Context, n int, at func(int) time.Time, f func(int) error) error {
 	for i := range n {
 		select {

@@ -94,7 +94,7 @@ func Payload(p *corev1.Pod) []byte {
 	return text
 }
 
-// Lines is the population as test/kube takes it: one object a line, owners first, without resource versions.
+// Lines is the population for test/kube: an object a line, owners first, without versions.
 func (p population) Lines() ([]byte, error) {
 	var out []byte
 	for _, o := range p.owners {

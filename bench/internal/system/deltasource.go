@@ -224,7 +224,8 @@ func (s *DeltaSource) readWatch(ctx context.Context, f *flight, ready func()) er
 	return WatchChanges(ctx, s.Conns[0], sync.OnceFunc(ready), func(version string) error { return f.arrive(&f.watch, version) })
 }
 
-// WatchChanges watches the pods until ctx ends: ready is called behind the initial state, see with the version of each change from then on.
+// WatchChanges watches the pods until ctx ends: ready is called behind the initial state, see with
+// the version of each change from then on.
 func WatchChanges(ctx context.Context, conn grpc.ClientConnInterface, ready func(), see func(version string) error) error {
 	w, err := indexv1.NewIndexServiceClient(conn).Watch(ctx, &indexv1.WatchRequest{Collection: population.PodsCollection.String()})
 	if err != nil {

@@ -133,8 +133,9 @@ func (r *Replica) start() error {
 // Close ends the indexer and waits for it.
 func (r *Replica) Close() error { return errors.Join(r.Conns.Close(), r.Child.Stop()) }
 
-// Await returns when the indexer answers reads of n objects. It asks on a connection whose calls are not
-// retried behind its back, with pauses of up to half a second, while the indexer says that it is not synced.
+// Await returns when the indexer answers reads of n objects. It asks on a connection whose calls
+// are not retried behind its back, with pauses of up to half a second, while the indexer says that
+// it is not synced.
 func (r *Replica) Await(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

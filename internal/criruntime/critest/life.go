@@ -153,7 +153,7 @@ var containerChecks = []check{
 	{"a container is created, running, exited, gone", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		before := time.Now().UnixNano()
-		// A busy machine takes a while to answer the start, and what comes after it; it must run until then.
+		// It must run until a busy machine has answered the start and what comes after it.
 		id := p.create("main", exits(3, 3*time.Second))
 		got := p.status(id)
 		if got.State != runtimeapi.ContainerState_CONTAINER_CREATED || got.StartedAt != 0 || got.FinishedAt != 0 {

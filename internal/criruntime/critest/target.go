@@ -21,9 +21,9 @@ type Target struct {
 	Conn grpc.ClientConnInterface
 	// Image is there, and its /box is the test program; Missing is an image that cannot be had.
 	Image, Missing string
-	// Restart kills the runtime without warning, starts it again, and gives a connection to it. Nil leaves those tests out.
+	// Restart kills and restarts the runtime and returns a connection. Nil skips its tests.
 	Restart func(t *testing.T) grpc.ClientConnInterface
-	// Differs are the tests that do not hold on this runtime, with the reason; they are skipped with it.
+	// Differs are the tests that this runtime cannot pass, with the reason; they are skipped.
 	Differs map[string]string
 	// Slow is how much longer things may take than on the simulated runtime; 1 when 0.
 	Slow int

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// PlainNATS starts a NATS server without JetStream at a loopback host:port, a free one when listen is empty. It returns its URL and what
-// stops it before the test ends.
+// PlainNATS starts a NATS server without JetStream at a loopback host:port, a free one when listen
+// is empty. It returns its URL and what stops it before the test ends.
 func PlainNATS(t testing.TB, listen string) (url string, stop func()) {
 	t.Helper()
 	host, text, err := net.SplitHostPort(cmp.Or(listen, "127.0.0.1:"+strconv.Itoa(server.RANDOM_PORT)))

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// Ports are taken below the range that the system hands to outgoing connections: one of those could otherwise take the
-// port between this look and the program's listening on it.
+// Ports are taken below the range that the system hands to outgoing connections: one of those could
+// otherwise take the port between this look and the program's listening on it.
 const firstPort, lastPort = 10_000, 30_000
 
-// Ports finds n different free loopback addresses, host:port, for programs that must know theirs before they listen.
-// No other call returns one of them before the test has ended, in this process or another: the UDP port of the same
-// number is held that long.
+// Ports finds n free loopback addresses, host:port, for programs that need theirs at the start. No
+// other call returns one of them before the test has ended, in this process or another: the UDP
+// port of the same number is held that long.
 func Ports(t testing.TB, n int) []string {
 	t.Helper()
 	var found []string
@@ -29,7 +29,7 @@ func Ports(t testing.TB, n int) []string {
 	return found
 }
 
-// reserve holds an address's UDP port until the test has ended, and tells whether it could, with the TCP port free.
+// reserve holds an address's UDP port until the test ends; false when TCP or UDP is taken.
 func reserve(t testing.TB, address string) bool {
 	t.Helper()
 	var listen net.ListenConfig

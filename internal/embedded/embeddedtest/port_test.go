@@ -6,7 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
-// So many of 20,000 ports that calls which know nothing of one another would return about 25 of them twice.
+// With this many of 20,000 ports, independent calls would return about 25 of them twice.
 func TestPortsThatWereGivenAreNotGivenAgainBeforeTheTestEnds(t *testing.T) {
 	t.Parallel()
 	given := map[string]bool{}

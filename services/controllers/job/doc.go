@@ -85,8 +85,9 @@
 //   - Pods are named by ordinal instead of at random, and carry the annotation
 //     [TokenAnnotation].
 //   - The failure back-off survives restarts (upstream issue 114650) and status
-//     writes without an answer, creations in a namespace that is being deleted are not counted as active, and a pod that
-//     lost its finalizer to a deletion that then failed is deleted first.
+//     writes without an answer, creations in a namespace that is being deleted
+//     are not counted as active, and a pod that lost its finalizer to a deletion
+//     that then failed is deleted first.
 //   - ttlSecondsAfterFinished is kept by this controller, not by one of its
 //     own, also for the Jobs that other controllers manage.
 //   - An activeDeadlineSeconds of more than a hundred years never ends a Job (upstream

@@ -48,8 +48,8 @@ func (m *memory) setFailures(f replica.Failures) {
 	}
 }
 
-// decodeMemory reads saved state; ok is whether it belongs to a Job. It never fails: state that cannot be read is as good as lost, and a
-// sync without state reads live.
+// decodeMemory reads saved state; ok is whether it belongs to a Job. It never fails: state that
+// cannot be read is as good as lost, and a sync without state reads live.
 func decodeMemory(raw []byte) (m memory, ok bool) {
 	if len(raw) == 0 || json.Unmarshal(raw, &m) != nil || m.UID == "" && !m.Unsure || m.Next < 0 || m.Next > replica.MaxOrdinal {
 		return memory{}, false

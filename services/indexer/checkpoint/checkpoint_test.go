@@ -264,8 +264,8 @@ func TestAFileCutOrChangedAnywhereIsDamaged(t *testing.T) {
 	}
 }
 
-// What a disk did not keep is zeros or the same over and over: that is found before memory is taken for millions of
-// blocks of nothing.
+// What a disk did not keep is zeros or the same over and over: that is found before memory is taken
+// for millions of blocks of nothing.
 func TestAFileOfNothingIsDamagedAndTakesNoMemory(t *testing.T) { //nolint:paralleltest // counts allocations
 	head := encode(t, header, population(t, 10, 10))
 	head = head[:len("DPINDEX\n")+2+5+int(binary.LittleEndian.Uint32(head[len("DPINDEX\n")+3:]))+4] // up to the end of the header
@@ -342,7 +342,8 @@ func TestAFolderKeepsTheNewestWholeFile(t *testing.T) {
 	if err != nil || saved.Objects != 100 || saved.Bytes == 0 {
 		t.Fatalf("Save = %+v, %v", saved, err)
 	}
-	// A process that dies while it writes leaves the file of before, and a part that the next one removes.
+	// A process that dies while it writes leaves the file of before, and a part that the next one
+	// removes.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := d.Save(ctx, header, large, 0); !errors.Is(err, context.Canceled) {

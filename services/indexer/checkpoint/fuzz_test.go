@@ -16,8 +16,8 @@ func (o *opened) Bytes() []byte { return o.by }
 
 func (*opened) Decode(dst, stored []byte) ([]byte, error) { return append(dst, stored...), nil }
 
-// FuzzRead gives the reader files whose checksums are right and whose contents are anything: kind, length, payload of
-// each block.
+// FuzzRead gives the reader files whose checksums are right and whose contents are anything: kind,
+// length, payload of each block.
 func FuzzRead(f *testing.F) {
 	codec := &opened{by: []byte("d")}
 	s := store.New(store.Options{})

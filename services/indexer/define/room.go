@@ -16,10 +16,10 @@ const (
 	// evictShare is the share of a collection's memory from which a declared index
 	// is given up before the collection is.
 	evictShare = 0.25
-	// An index that was given up is built again where there is room for a quarter
-	// more than it had, less where there are fewer objects, retryLooks looks later at the soonest, and twice as many
-	// each time that it is given up once more, up to retryDoublings times: to read
-	// the fields of all objects costs about what a replay does.
+	// An index that was given up is built again where there is room for a quarter more than it had,
+	// less where there are fewer objects, retryLooks looks later at the soonest, and twice as many
+	// each time that it is given up once more, up to retryDoublings times: to read the fields of all
+	// objects costs about what a replay does.
 	retryLooks, retryDoublings = 8, 6
 )
 

@@ -101,7 +101,7 @@ func newEnvironment(more ...cel.EnvOption) (*cel.Env, error) {
 	}, more...)...)
 }
 
-// compiling is held while an expression is compiled: the checkers of cel-go 0.33 share what they write.
+// compiling is held while an expression compiles: cel-go 0.33's checkers share what they write.
 var compiling sync.Mutex
 
 func (p *Program) compile(text string) error {

@@ -32,7 +32,7 @@ func TestSetsThatDifferShareWhatTheyAgreeIn(t *testing.T) {
 	}
 }
 
-// What the extractor remembers of a field that could be read must not stand in for one that could not.
+// What is remembered of a readable field must not stand in for an unreadable one.
 func TestAFieldThatFailsIsNotTheEmptyOne(t *testing.T) {
 	t.Parallel()
 	x := newExtractor(t, "spec.nodeName", "bad")

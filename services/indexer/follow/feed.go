@@ -23,7 +23,7 @@ func (c *Collection) take(b delta.Batch) intake {
 		case r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted:
 			in.faults[i] = extract.Check(r)
 			r.Payload = c.keeper.Put(r.Payload)
-		// What is lent is not kept. Only readers of changes want a deleted object, and in the first replay there are none.
+		// What is lent is not kept; only readers of changes want deleted objects.
 		case r.Type == delta.Deleted && r.DeleteReason == delta.Observed && len(r.Payload) > 0 && c.replayed.Load():
 			in.faults[i] = extract.Check(r)
 			r.Payload = c.keeper.PutGone(r.Payload)

@@ -39,7 +39,7 @@ type fakeHealth map[string]bool
 func (h fakeHealth) SetServing(service string, serving bool) { h[service] = serving }
 func (h fakeHealth) SetPart(name string, serving bool)       { h[name] = serving }
 
-// A collection that lags is so in its part of health, in a metric and in its status; the others and the service are well.
+// A lagging collection shows in health, metric and status; the others and the service are well.
 func TestHealthMetricAndStatusSayThatACollectionLags(t *testing.T) {
 	t.Parallel()
 	s := newTestCollections(t, nil, Config{})

@@ -115,8 +115,8 @@ func (s *Collections) fit(ctx context.Context, c *Collection, size int) error {
 		if !pending && collected == garbageCollections {
 			return s.overBudget(c, used)
 		}
-		// What was compressed or replaced may not have been collected yet, and readers, or a walk that is under way, may
-		// still have held it when the last collection began.
+		// What was compressed or replaced may not have been collected yet, and readers, or a walk that is
+		// under way, may still have held it when the last collection began.
 		if !pending {
 			s.collect()
 			collected++
@@ -176,8 +176,8 @@ func (r *refusal) wants(log uint64) int {
 		need = int(float64(need) * float64(log) / float64(r.log))
 	}
 	if log > 0 {
-		// What was counted may be more than this log ever needs: garbage, buffers used in part, or a part of
-		// a log that was larger when it was read. The log is not, and it may not change any more.
+		// What was counted may be more than this log ever needs: garbage, buffers used in part, or a part
+		// of a log that was larger when it was read. The log is not, and it may not change any more.
 		need = min(need, int(log+log/4))
 	}
 	return need
@@ -194,7 +194,7 @@ func (s *Collections) overBudget(c *Collection, used int) *fault.Error {
 // says so. The old one is gone when its last reader is.
 func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
 	next := s.newCollection(c.ID)
-	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
+	// A log that became smaller since the last look must not seem unread for ever.
 	r := &refusal{fault: f, need: c.Memory(), log: max(c.logState.bytes.Load(), uint64(c.store.Snapshot().Bytes()))}
 	if before := c.refused.Load(); before != nil {
 		r.again = before.again + 1

@@ -18,7 +18,7 @@ func deleted(seq uint64, key string, pad int) delta.Record {
 	return r
 }
 
-// The ring of changes holds objects as they were deleted: that counts for the memory budget, and ends with the ring.
+// The ring of changes holds deleted objects: they count for the budget until they leave it.
 func TestObjectsAsTheyWereDeletedCountForTheMemory(t *testing.T) {
 	t.Parallel()
 	const size, n = 32 << 10, 64

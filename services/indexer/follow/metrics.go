@@ -93,7 +93,7 @@ func (c *Collection) observe(ctx context.Context, records []delta.Record, began,
 	if links == nil {
 		return
 	}
-	// One batch folds several deltas: it links to them rather than choosing a parent, unless there is only one.
+	// One batch folds several deltas: it links to them, unless there is only one.
 	if len(links) == 1 {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, links[0].SpanContext)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
-// What nobody holds any more makes no room by itself before the runtime collects it, which may be two minutes later.
+// Memory that nobody holds makes no room before a collection, which may be two minutes away.
 func TestWhatNobodyHoldsIsCollectedWhenThatMakesRoom(t *testing.T) {
 	t.Parallel()
 	const budget, size, payloads = 20 << 20, 4 << 20, 18
@@ -36,7 +36,7 @@ func TestWhatNobodyHoldsIsCollectedWhenThatMakesRoom(t *testing.T) {
 	}
 }
 
-// Garbage that cannot be collected, as of buffers that are used in part, must not have it collected over and over.
+// Garbage that cannot be collected, as of partly used buffers, must not trigger collections.
 func TestGarbageIsCollectedLessOftenWhenItIsOfNoUse(t *testing.T) {
 	t.Parallel()
 	var r reclaimed

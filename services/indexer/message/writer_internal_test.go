@@ -164,7 +164,7 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 			t.Fatal(err)
 		}
 		same(t, "ByIndexResponse", want, got)
-		// The sender frees the message as soon as it waits to be written, the writer each piece when it was.
+		// The sender frees the message once it is queued, the writer each piece once written.
 		parts.Ref()
 		parts.Free()
 		left := 0

@@ -46,7 +46,7 @@ func Train(id uint32, samples [][]byte, size int) (*Dictionary, error) {
 	for _, s := range chosen {
 		history = append(history, s...)
 	}
-	// The tables are for what is left when the dictionary has done its part, so they are made from other samples.
+	// The tables encode what the dictionary leaves, so they are made from other samples.
 	rest := samples[len(samples)/2:]
 	content, err := build(zstd.BuildDictOptions{
 		ID: id, Contents: rest[:min(len(rest), 400)], History: history, Offsets: [3]int{1, 4, 8}, Level: level,

@@ -32,7 +32,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	}
 	at := st.place
 	if w.at, w.bounds = st.at, st.bounds; moved {
-		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
+		// Parts came from later snapshots: what changed since the first is part of the state.
 		at, err = w.catch(ctx)
 		if again, ok := errors.AsType[*restart](err); ok {
 			done()

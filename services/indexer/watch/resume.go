@@ -202,8 +202,8 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 		}
 		m = nil // a reader that does not read must not keep it
 		if len(events) > 0 {
-			// Up to the last part the reader has some keys as they were and others as they are: what the log says behind
-			// a position would not tell it what else became of the former.
+			// Up to the last part the reader has some keys as they were and others as they are: what the log
+			// says behind a position would not tell it what else became of the former.
 			at, told := place{at: w.safe, told: s.at}, bounds{w.bounds.revision, s.bounds.upper}
 			switch {
 			case within:
@@ -227,9 +227,9 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 	}
 }
 
-// catchUp waits until this replica has applied all that the reader received, so that a reader is never
-// sent back in time; and all that replaced records below it before they could be
-// read, so that the reader learns what became of its objects.
+// catchUp waits until this replica has applied all that the reader received, so that a reader is
+// never sent back in time; and all that replaced records below it before they could be read, so
+// that the reader learns what became of its objects.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
 	wait, err := w.s.waits.Timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {

@@ -179,7 +179,7 @@ func (m *missed) part(g *group, i int) (events []message.Event, next int, at uin
 			continue
 		}
 		if len(events) >= g.most.events || len(events) > 0 && size+e.Len() > g.most.bytes {
-			// Keys that were swept together share a sequence: resuming from one below repeats them and loses none.
+			// Keys swept together share a sequence: resuming below it repeats them and loses none.
 			return events, i, m.list[i].sequence() - 1
 		}
 		events, size = append(events, e), size+e.Len()

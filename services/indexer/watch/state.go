@@ -164,7 +164,7 @@ func (st *state) chunk(i int, after string, known map[string]string) (*chunk, er
 	if err != nil || !st.shared {
 		return ch, err
 	}
-	// Without memory for it each watch writes the rest for itself. Parts are found by number: none may be left out.
+	// Without memory for it each watch writes the rest for itself: no part may be left out.
 	if st.shared = st.g.requests.Take("", ch.own) == nil; st.shared {
 		ch.kept, st.held, st.chunks = true, st.held+ch.own, append(st.chunks, ch)
 	}
