@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
+	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime/security"
 )
 
 // containerConfig is what a container is made from. Its errors are of the pod's spec, of what it refers to, or of the node's
@@ -29,7 +30,7 @@ func (s *syncing) containerConfig(ctx context.Context, c *corev1.Container, atte
 		return nil, err
 	}
 	ns := s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	security, err := containerSecurity(s.pod, c, ns, image)
+	secured, err := security.Container(s.pod, c, ns, image)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func (s *syncing) containerConfig(ctx context.Context, c *corev1.Container, atte
 		Mounts: mounts,
 		Labels: s.containerLabels(s.pod, c), Annotations: containerAnnotations(s.pod, c, int(attempt)),
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
-		Linux: &runtimeapi.LinuxContainerConfig{Resources: resources(s.pod, c), SecurityContext: security},
+		Linux: &runtimeapi.LinuxContainerConfig{Resources: resources(s.pod, c), SecurityContext: secured},
 	}
 	for _, v := range env {
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime/security"
 )
 
 // sandboxConfig is what a pod's sandbox is made from. It gets the pod's labels and annotations.
@@ -20,7 +22,7 @@ func (s *syncing) sandboxConfig(attempt uint32, hostNetwork bool) *runtimeapi.Po
 		Labels:   s.podLabels(pod), Annotations: pod.Annotations,
 		LogDirectory: s.logDir(pod.Namespace, pod.Name, pod.UID),
 		DnsConfig:    s.dns(),
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.cfg.CgroupParent, SecurityContext: sandboxSecurity(pod, hostNetwork)},
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.cfg.CgroupParent, SecurityContext: security.Sandbox(pod, hostNetwork)},
 	}
 	if !hostNetwork {
 		config.Hostname, _ = s.hostname()

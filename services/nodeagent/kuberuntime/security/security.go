@@ -1,4 +1,4 @@
-package kuberuntime
+package security
 
 import (
 	"cmp"
@@ -37,7 +37,8 @@ func namespaces(pod *corev1.Pod, hostNetwork bool) *runtimeapi.NamespaceOption {
 	return n
 }
 
-func sandboxSecurity(pod *corev1.Pod, hostNetwork bool) *runtimeapi.LinuxSandboxSecurityContext {
+// Sandbox is a pod's security context for its sandbox.
+func Sandbox(pod *corev1.Pod, hostNetwork bool) *runtimeapi.LinuxSandboxSecurityContext {
 	out := &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: namespaces(pod, hostNetwork),
 		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
@@ -57,8 +58,8 @@ func sandboxSecurity(pod *corev1.Pod, hostNetwork bool) *runtimeapi.LinuxSandbox
 	return out
 }
 
-// containerSecurity is a container's security context over its pod's. Image is asked which user it runs as.
-func containerSecurity(pod *corev1.Pod, c *corev1.Container, ns *runtimeapi.NamespaceOption, image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
+// Container is a container's security context over its pod's. Image is asked which user it runs as.
+func Container(pod *corev1.Pod, c *corev1.Container, ns *runtimeapi.NamespaceOption, image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	own, of := c.SecurityContext, pod.Spec.SecurityContext
 	if own == nil {
 		own = &corev1.SecurityContext{}
