@@ -29,6 +29,7 @@ const (
 	slotScope
 	slotStart
 	slotLive
+	slotDigest
 	slotWriter
 	slotObserved
 	slotPublished
@@ -45,7 +46,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 	HeaderNames,
 }
 
@@ -88,6 +89,8 @@ func slotOf(name string) (slot, bool) {
 		return slotStart, true
 	case HeaderLive:
 		return slotLive, true
+	case HeaderDigest:
+		return slotDigest, true
 	case HeaderWriter:
 		return slotWriter, true
 	case HeaderObserved:

@@ -90,6 +90,9 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 	if r.Counted = d.first[slotLive] != ""; r.Counted {
 		r.Live = int(d.uint(slotLive, 10))
 	}
+	if r.Digested = d.first[slotDigest] != ""; r.Digested {
+		r.Digest = Digest(d.uint(slotDigest, 16))
+	}
 	r.ObservedAt, r.PublishedAt = d.time(slotObserved), d.time(slotPublished)
 	r.Trace = d.text(slotTrace)
 	if d.err != nil {

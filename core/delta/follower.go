@@ -53,6 +53,10 @@ type Follower struct {
 	frozenTo    uint64 // no claim before this sequence has been applied
 	replaying   bool
 	synced      uint64 // the epoch of the last synced record applied
+	// What was claimed, and that no replay was under way, before the last batch.
+	had      Revision
+	replayed bool
+	refuted  bool // until a replay begins
 }
 
 // Apply takes a batch after the reader has applied its records, and returns the revision that may be claimed now.
@@ -60,6 +64,7 @@ func (f *Follower) Apply(b Batch) Revision {
 	if b.Reset {
 		*f = Follower{replaying: true, claimed: f.claimed}
 	}
+	f.had, f.replayed = f.claimed, !f.replaying
 	for i := range b.Records {
 		f.record(&b.Records[i])
 	}
@@ -81,13 +86,19 @@ func (f *Follower) Apply(b Batch) Revision {
 		// Deletions that the log has forgotten count as applied: others may have met them.
 		f.upper = MaxRV(f.upper, f.watermark)
 	}
-	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && f.position.Sequence >= f.frozenTo {
+	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && !f.refuted && f.position.Sequence >= f.frozenTo {
 		f.frozenTo = 0
 		if r := (Revision{Epoch: f.epoch, RV: f.watermark}); r.Compare(f.claimed) > 0 {
 			f.claimed = r
 		}
 	}
 	return f.claimed
+}
+
+// Refute takes back what the last Apply allowed, when the reader finds that what it holds is not what the log says: no more is claimed, and no
+// mark is taken, until a replay begins.
+func (f *Follower) Refute() {
+	f.claimed, f.replaying, f.refuted = f.had, !f.replayed, true
 }
 
 func (f *Follower) record(r *Record) {
@@ -114,8 +125,8 @@ func (f *Follower) Readable() bool {
 	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch && Compare(f.watermark, f.claimed.RV) >= 0
 }
 
-// Frozen reports whether the revision stands still because of a hole in the sequence.
-func (f *Follower) Frozen() bool { return f.frozenTo > f.position.Sequence }
+// Frozen reports whether the revision stands still because of a hole in the sequence, or was refuted.
+func (f *Follower) Frozen() bool { return f.refuted || f.frozenTo > f.position.Sequence }
 
 // Revision is the highest revision that may be claimed; zero before the collection has been readable once. While a new epoch
 // is not yet synced it is still the old epoch's.
@@ -143,7 +154,7 @@ type Mark struct {
 
 // Mark returns the follower's place; false while the collection is not readable, when there is none worth keeping.
 func (f *Follower) Mark() (Mark, bool) {
-	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable()
+	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable() && !f.refuted
 }
 
 // Restore returns the follower that a mark was taken of. It is not readable, and claims nothing more than it had, until a

@@ -13,7 +13,7 @@ import (
 // ErrHeader is wrapped by every error about headers that cannot be read as a record.
 var ErrHeader = errors.New("delta: malformed record header")
 
-// Header names. Numbers are decimal, times are Unix microseconds, hash and checksum are hexadecimal; free text is escaped as in
+// Header names. Numbers are decimal, times are Unix microseconds, hash, checksum and digest are hexadecimal; free text is escaped as in
 // [EscapeToken] where it is split, so that every value is printable ASCII.
 const (
 	HeaderVersion   = "Dp-Version" // schema version
@@ -38,6 +38,7 @@ const (
 	HeaderNames     = "Dp-Names" // repeated: one name
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
+	HeaderDigest    = "Dp-Digest"
 	HeaderWriter    = "Dp-Writer"
 	HeaderObserved  = "Dp-Obs"
 	HeaderPublished = "Dp-Pub"
@@ -78,6 +79,9 @@ func (r *Record) Header() map[string][]string {
 	}
 	if r.Counted {
 		f.set(HeaderLive, strconv.Itoa(r.Live))
+	}
+	if r.Digested {
+		f.set(HeaderDigest, strconv.FormatUint(uint64(r.Digest), 16))
 	}
 	f.set(HeaderWriter, escapeText(r.Writer))
 	f.set(HeaderObserved, formatTime(r.ObservedAt))

@@ -153,6 +153,10 @@ type Record struct {
 	// and holds another number has not met what somebody took away.
 	Live    int
 	Counted bool
+	// Digest is that of the keys that live once r is in the log; it means nothing unless Digested is set. A reader that has
+	// applied the whole log up to r and holds something else was not sent all of it. Logs of older versions have none.
+	Digest   Digest
+	Digested bool
 	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
 	Writer string
 	// ObservedAt is when the reflector read the change, PublishedAt when it handed it to the log.
@@ -167,6 +171,8 @@ type Record struct {
 
 	// Step is what r adds to the number of living keys, 1, 0 or -1: [Shadow] tells [Stage], and nobody else.
 	Step int8
+	// Change is what r adds to the digest, as Step.
+	Change Digest
 }
 
 // Position is the place just after r has been applied.

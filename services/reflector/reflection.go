@@ -239,7 +239,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		v.term, v.revision, v.shadow, v.objects, v.tombstones = w.Term(), from, from, l.shadow.Len(), l.shadow.Buried()
 	})
 	r.well(ctx)
-	p := newPublisher(r, w, lease, from.RV, l.shadow.Len())
+	p := newPublisher(r, w, lease, from.RV, &l)
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
@@ -270,8 +270,8 @@ func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 // deleted meanwhile is in no shadow, and only a new epoch makes readers drop it.
 func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l legacy) (delta.Revision, delta.DeleteReason, error) {
 	from := l.at
-	if l.missing != 0 && !w.Fresh() {
-		r.slog.LogAttrs(ctx, slog.LevelWarn, "somebody took records from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
+	if (l.missing != 0 || l.differs) && !w.Fresh() {
+		r.slog.LogAttrs(ctx, slog.LevelWarn, "records are missing from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
 			slog.Int(telemetry.KeyCount, l.missing))
 		if err := w.NewEpoch(ctx); err != nil {
 			return from, "", err

@@ -32,6 +32,8 @@ type standby struct {
 	// counted says that the last record with a count told live keys, and that nothing without one came behind it.
 	counted  bool
 	live     int
+	digested bool // as counted, of the digest
+	digest   delta.Digest
 	filtered time.Time // when a tombstone of an object that left the form was last seen
 	expired  time.Time
 	moved    chan struct{} // cap 1; something was applied
@@ -52,7 +54,7 @@ func (s *standby) begin(ctx context.Context) {
 	s.done = make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.created, s.replayed, s.unknown, s.unread, s.counted = time.Time{}, false, false, false, false
+	s.created, s.replayed, s.unknown, s.unread, s.counted, s.digested = time.Time{}, false, false, false, false, false
 	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 	go func() {
 		defer close(s.done)
@@ -73,7 +75,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	s.created = b.Created
 	if b.Reset {
 		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
-		s.replayed, s.unknown, s.unread, s.counted, s.filtered = false, false, false, false, time.Time{}
+		s.replayed, s.unknown, s.unread, s.counted, s.digested, s.filtered = false, false, false, false, false, time.Time{}
 		s.r.state.healAll()
 	}
 	for i := range b.Records {
@@ -118,12 +120,13 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 	}
 }
 
-// count takes what a record says of how many keys live. What only begins a term tells nothing, and changes nothing.
+// count takes what a record says of the keys that live. What only begins a term tells nothing, and changes nothing.
 func (s *standby) count(rec *delta.Record) {
 	switch rec.Kind {
 	case delta.KindFence, delta.KindTerm, delta.KindOrigin:
 	default:
 		s.live, s.counted = rec.Live, rec.Counted
+		s.digest, s.digested = rec.Digest, rec.Digested
 	}
 }
 
@@ -164,6 +167,8 @@ type legacy struct {
 	// missing is how many keys more, or fewer, live by the count of whoever led than by the log's records: somebody took some away, and nobody can say
 	// which. 0 also when the log holds no count.
 	missing int
+	// differs says that other keys or versions live by the digest of whoever led than by the log's records: as missing, with the same number of keys.
+	differs bool
 	// filtered is when an object was last seen to leave the form of the collection.
 	filtered time.Time
 }
@@ -192,6 +197,9 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
 		l := legacy{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
 		if s.counted && !s.unread {
 			l.missing = s.live - s.shadow.Len()
+		}
+		if s.digested && !s.unread {
+			l.differs = s.digest != s.shadow.Digest()
 		}
 		if s.follower.Readable() {
 			l.at = s.follower.Revision()

@@ -47,7 +47,8 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		}
 	}
 	gap := holed(&b.Batch, seen)
-	revision := c.follower.Apply(b.Batch)
+	c.proof.note(&b.Batch)
+	c.follower.Apply(b.Batch)
 	if c.noteStale(b.Reset, gap, seen) {
 		c.hazed = c.follower.Position().Sequence
 	}
@@ -62,10 +63,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if len(b.Unreadable) > 0 { // watchers resume by sequence: changes are made in the log's order
 		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
-	state := store.State{
-		Revision: revision, Upper: c.follower.Upper(), Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(),
-		Hazed: c.hazed, Fresh: c.fresh,
-	}
+	state := c.state(&c.follower)
 	batch.State = &state
 	// Behind the horizon that a replay began with, tombstones expire from half a TTL on.
 	slow := c.replaying && now.Sub(c.replayBegan) > c.ttl/2
@@ -75,14 +73,19 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if c.sweepDue && state.Synced {
 		batch.Sweep, c.sweepDue = true, false
 	}
+	refuted := c.ask(&batch)
 	lagged := c.lagging(now) && !state.Frozen
+	result := c.store.Apply(batch, now)
+	if result.Unproven {
+		c.follower, c.refuted, state = refuted, true, batch.Unproven
+		c.metrics.refuted.WithLabelValues(c.Name).Inc()
+	}
 	switch {
 	case !state.Frozen:
 		c.frozen.Store(0)
 	case c.frozen.Load() == 0:
 		c.frozen.Store(now.UnixNano())
 	}
-	result := c.store.Apply(batch, now)
 	if lagged {
 		c.observer.Wake()
 	}
@@ -95,6 +98,13 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	}
 	if state.Synced {
 		c.refused.Store(nil)
+	}
+	if c.refuted {
+		c.replaying = true
+		c.fail(errRefuted)
+		clear(batch.Ops)
+		c.ops = batch.Ops[:0]
+		return
 	}
 	if b.Replayed {
 		c.replaying = false

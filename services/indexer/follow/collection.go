@@ -47,6 +47,7 @@ type ingesting struct {
 	replaying   bool      // a replay has not come to its end
 	replayAt    time.Time // when the replay began; zero once its horizon is known
 	replayBegan time.Time // the last one
+	proof                 // of what is held
 	fresh       time.Time
 	hazed       uint64 // end of the last span of history.stale
 }
