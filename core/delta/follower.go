@@ -24,8 +24,13 @@ type Batch struct {
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
-	// Unreadable names records that could not be decoded, such as those of a newer schema version. They are accounted for by
-	// Next; what the reader holds for their keys is out of date.
+	// Passed names records that this build does not know and may pass over. They are accounted for by Next.
+	Passed []Passed
+	// Newer is set on a batch without records: the next record needs a later build, and the reader goes on once it is replaced. What
+	// the reader holds is the log's state before it. Any other batch says that the reader has gone on.
+	Newer *Newer
+	// Unreadable names records that could not be decoded. They are accounted for by Next; what the reader holds for their keys is out
+	// of date.
 	Unreadable []Unreadable
 	// Created is when the log was made; a log made anew is another log. It is zero when the reader does not know.
 	Created time.Time
