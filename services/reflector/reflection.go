@@ -1,6 +1,7 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,9 @@ func (r *reflection) reign(ctx context.Context) error {
 	floor := uint64(0)
 	if tail, err := r.log.Tail(ctx, r.col); err == nil {
 		floor = max(tail.Term, tail.Fence)
+		if err := tail.Readable(); err != nil {
+			return fmt.Errorf("%w: %w", errNewerLog, err)
+		}
 	} else if !errors.Is(err, stream.ErrNoLog) {
 		return err
 	}
@@ -131,7 +135,9 @@ func (r *reflection) reign(ctx context.Context) error {
 	defer stop()
 	s := r.follow(following)
 	defer s.end()
-	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
+	contest, endContest := s.contest(ctx)
+	defer endContest(nil)
+	lease, err := r.log.Lease(contest, stream.LeaseConfig{
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
 		Floor:    func() uint64 { return max(floor, s.term()) },
 		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
@@ -139,7 +145,7 @@ func (r *reflection) reign(ctx context.Context) error {
 		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
-		return err
+		return cmp.Or(context.Cause(contest), err)
 	}
 	r.state.set(func(v *view) { v.leader, v.led = r.cfg.Holder, lease.Term })
 	defer func() {
