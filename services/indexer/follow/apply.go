@@ -25,7 +25,9 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt, c.replayBegan = true, true, true, now, now
 		c.terms.Store(nil)
 	}
+	lagged := c.lagging(now)
 	c.noteLog(&b.Batch)
+	c.noteUnknown(ctx, &b.Batch)
 	seen := c.follower.Position().Sequence
 	if b.Reset {
 		seen = 0
@@ -74,19 +76,18 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		batch.Sweep, c.sweepDue = true, false
 	}
 	refuted := c.ask(&batch)
-	lagged := c.lagging(now) && !state.Frozen
 	result := c.store.Apply(batch, now)
 	if result.Unproven {
 		c.follower, c.refuted, state = refuted, true, batch.Unproven
 		c.metrics.refuted.WithLabelValues(c.Name).Inc()
 	}
 	switch {
-	case !state.Frozen:
+	case !state.Frozen && c.Newer() == nil:
 		c.frozen.Store(0)
 	case c.frozen.Load() == 0:
 		c.frozen.Store(now.UnixNano())
 	}
-	if lagged {
+	if lagged != c.lagging(now) {
 		c.observer.Wake()
 	}
 	visible := c.now()
@@ -126,7 +127,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 // holed reports whether a batch that follows a sequence leaves some out: records
 // that were replaced before they were read.
 func holed(b *delta.Batch, seen uint64) bool {
-	n := uint64(len(b.Records) + len(b.Unreadable))
+	n := uint64(len(b.Records) + len(b.Unreadable) + len(b.Passed))
 	return b.End > 0 || b.Next > seen+1+n
 }
 
