@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -89,9 +90,47 @@ func TestAReaderStandsStillBeforeARecordOfALaterBuild(t *testing.T) {
 
 	w2 := write(t, c, stream.WriterConfig{Term: 2})
 	put(t, w2, pod("a", 5))
-	h.until(t, "the record was replaced", func() bool { return h.revision().RV == "5" && h.live()["default/a"] == "5" && h.live()["default/b"] == "4" })
+	h.until(t, "the record was replaced", func() bool {
+		return h.revision().RV == "5" && h.live()["default/a"] == "5" && h.live()["default/b"] == "4"
+	})
+	h.mirror.mu.Lock()
+	defer h.mirror.mu.Unlock()
 	if h.resets != 1 || h.halted() != nil {
 		t.Errorf("%d resets, halted: %v; want the reader to go on", h.resets, h.halted())
+	}
+}
+
+// While a reader stands still, deletions behind that record leave the log. One that stood still for
+// longer than they are kept begins again instead of keeping what was deleted.
+func TestAReaderThatStoodStillTooLongBeginsAgain(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	short := func(cfg *stream.Config) { cfg.TombstoneTTL = time.Second }
+	c := connect(t, url, short)
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	put(t, w, pod("a", 1), pod("b", 2), synced(2))
+	h := &halting{mirror: newMirror()}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Read(ctx, pods, stream.ReadConfig{}, h.handle) }()
+	defer func() { cancel(); <-done }()
+	h.until(t, "the list", func() bool { return h.revision().RV == "2" })
+	inject(t, url, w, pod("a", 3), "", map[string]string{delta.HeaderVersion: "2"})
+	eventually(t, "the reader stands still", func() bool { return h.halted() != nil })
+	w2 := write(t, c, stream.WriterConfig{Term: 2})
+	put(t, w2, gone("b", 4))
+	before, err := c.Tail(t.Context(), pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deletion leaves the log", func() bool {
+		tail, err := c.Tail(t.Context(), pods)
+		return err == nil && tail.Messages < before.Messages
+	})
+	put(t, w2, pod("a", 5))
+	h.until(t, "the record was replaced", func() bool { return h.revision().RV == "5" && h.live()["default/a"] == "5" })
+	if got := h.live(); len(got) != 1 {
+		t.Errorf("it holds %v, want what was deleted to be gone", got)
 	}
 }
 
