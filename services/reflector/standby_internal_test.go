@@ -117,6 +117,18 @@ func TestAStandbyGivesUpALogOfALaterBuild(t *testing.T) {
 	}
 }
 
+// A deletion for a reason that this build does not know may be a departure from the form.
+func TestADeletionForAnUnknownReasonCountsAsADeparture(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[delta.DeleteReason]bool{delta.Observed: false, delta.Inferred: false, delta.FilteredOut: true, "boredom": true} {
+		s := &standby{r: &reflection{}, shadow: delta.NewShadow(time.Hour)}
+		s.restore(&delta.Record{Kind: delta.KindDelta, Key: "a", Type: delta.Deleted, DeleteReason: reason, RV: "1"}, time.Now())
+		if !s.filtered.IsZero() != want {
+			t.Errorf("%s: a departure is noted: %v, want %v", reason, !want, want)
+		}
+	}
+}
+
 // TestDeletionsAreRememberedForLongerThanTheLogHoldsThem: a reader counts a tombstone's time from
 // when it took it.
 func TestDeletionsAreRememberedForLongerThanTheLogHoldsThem(t *testing.T) {
