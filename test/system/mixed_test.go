@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,11 +100,13 @@ func TestMixedBuildsShareALog(t *testing.T) {
 	if err := old.API.delete(t.Context(), configMapsPath+"/gone", "Background"); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "x"}}
-	if err := old.API.create(t.Context(), "/api/v1/namespaces/kube-system/configmaps", elsewhere, &corev1.ConfigMap{}); err != nil {
-		t.Fatal(err)
-	}
+	elsewhere := 0
 	awaitCollection(t, old, "the older indexer names what it passes over", func(c *indexv1.CollectionStatus) bool {
+		elsewhere++ // until a watermark does not come with a liveness record
+		object := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "x" + strconv.Itoa(elsewhere)}}
+		if err := old.API.create(t.Context(), "/api/v1/namespaces/kube-system/configmaps", object, &corev1.ConfigMap{}); err != nil {
+			t.Fatal(err)
+		}
 		return slices.Contains(c.GetUnknown(), `kind "advance"`) && slices.Contains(c.GetUnknown(), `reason "seen"`) && c.GetObjects() == 1 &&
 			c.GetSynced() && !c.GetLagging() && c.GetLastError() == "" && c.GetQuarantined() == 0
 	})
