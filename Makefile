@@ -102,7 +102,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test test-packages test-model check race fuzz bench bench-queue chaos-queue consistency system soak race-soak
+.PHONY: deps vet test test-packages check race fuzz bench bench-queue chaos-queue consistency system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -118,27 +118,23 @@ vet: ## go vet
 	go vet $(PKG)
 
 # What fails in the one does not keep the other from being run.
-test: vet ## all tests: those of the packages, the engines' long model check, then the whole-system suite
-	@rc=0; for part in test-packages test-model system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
+test: vet ## all tests: those of the packages, then the whole-system suite
+	@rc=0; for part in test-packages system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
 
 # test/system and test/node are vetted too; they run whole programs and have their own targets, as in CI their own steps.
-# Everything has been vetted before: go test would do it again for the race detector's build.
-# Much of their time the tests wait: one package more at once than two processors have.
-test-packages: deps ## the tests of PKG with the race detector, in random order
-	go test -race -vet=off -shuffle=on -p 3 -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
-
-# The race detector makes a million operations take minutes: with it there are fewer.
-test-model: PKG := ./services/queue/...
-test-model: deps ## random histories of a million operations on each engine against the model
-	go test -vet=off -count=1 -timeout $(TIMEOUT) -run TestRandomHistoriesMatchTheOracle $(PKG)
+# Everything has been vetted before. Much of their time the tests wait: one package more at once than two processors have.
+PACKAGES = $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
+test-packages: deps ## the tests of PKG, in random order
+	go test -vet=off -shuffle=on -p 3 -timeout $(TIMEOUT) $(PACKAGES)
 
 check: $(GOLANGCI) ## vet, lint and tests of PKG without the race detector: PKG=./core/store
 	@go vet $(PKG)
 	@$(BIN)/golangci-lint run $(PKG)
 	@go test -vet=off -shuffle=on -timeout $(TIMEOUT) $(PKG)
 
-race: deps ## the race detector only, PKG=./services/queue/... for a part
-	go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG)
+# The detector makes work several times as dear: random histories are shorter with it.
+race: deps ## the tests of PKG with the race detector, PKG=./services/queue/... for a part
+	go test -race -vet=off -short -shuffle=on -count=1 -p 3 -timeout $(TIMEOUT) $(PACKAGES)
 
 fuzz: deps ## every fuzz target for FUZZTIME each
 	@set -e; for pkg in $$(go list $(PKG)); do \

@@ -29,7 +29,10 @@ const (
 	slotScope
 	slotStart
 	slotLive
+	slotDigest
 	slotWriter
+	slotBuild
+	slotNeeds
 	slotObserved
 	slotPublished
 	slotTrace
@@ -45,7 +48,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 	HeaderNames,
 }
 
@@ -88,8 +91,14 @@ func slotOf(name string) (slot, bool) {
 		return slotStart, true
 	case HeaderLive:
 		return slotLive, true
+	case HeaderDigest:
+		return slotDigest, true
 	case HeaderWriter:
 		return slotWriter, true
+	case HeaderBuild:
+		return slotBuild, true
+	case HeaderNeeds:
+		return slotNeeds, true
 	case HeaderObserved:
 		return slotObserved, true
 	case HeaderPublished:
@@ -212,17 +221,47 @@ func (d *decoder) typ() Type {
 			return t
 		}
 	}
-	d.fail(slotType, "is not a delta type")
+	if d.err == nil && s != "" {
+		d.err = &UnknownError{Part: PartType, Value: strings.Clone(s)}
+	}
+	d.fail(slotType, "is missing")
 	return 0
 }
 
 func (d *decoder) reason(t Type) DeleteReason {
 	r := DeleteReason(d.first[slotReason])
-	known := r == Observed || r == Inferred || r == FilteredOut
-	if known != (t == Deleted) {
+	if nextForm != "" && r == nextObserved {
+		r = Observed
+	}
+	if (r != "") != (t == Deleted) {
 		d.fail(slotReason, "does not fit the type")
 	}
 	return r
+}
+
+// encoding refuses one that no reader of this build could take for what it is.
+func (d *decoder) encoding() string {
+	switch s := d.text(slotEncoding); s {
+	case "", EncodingJSON, EncodingUnreadable:
+		return s
+	default:
+		if d.err == nil {
+			d.err = &UnknownError{Part: PartEncoding, Value: strings.Clone(s)}
+		}
+		return ""
+	}
+}
+
+// version looks whether this build may read the record at all.
+func (d *decoder) version() {
+	v := d.uint(slotVersion, 10)
+	switch {
+	case d.err != nil:
+	case v == 0:
+		d.fail(slotVersion, "is not a version")
+	default:
+		d.err = Needs(v)
+	}
 }
 
 // scope leaves out one of a later version.

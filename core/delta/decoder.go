@@ -1,21 +1,19 @@
 package delta
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
 )
 
 // DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
-// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header.
+// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header; that of a record of a later build wraps an [UnknownError].
 func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, error) {
 	c, kind, key, err := ParseSubject(subject)
-	if err != nil {
-		return Record{}, err
-	}
 	var d decoder
 	d.fields(h)
-	return d.record(subject, c, kind, key, body)
+	return d.record(subject, c, kind, key, body, err)
 }
 
 // Decoder reads records as [DecodeRecord] does, from headers as they are on the wire. It remembers the collection, since a log has but one.
@@ -28,12 +26,9 @@ type Decoder struct {
 // Decode reads a record whose headers are given as lines of "name: value" that end with an empty one. Texts of the record are parts of it.
 func (x *Decoder) Decode(subject, header string, body []byte) (Record, error) {
 	c, kind, key, err := x.subject(subject)
-	if err != nil {
-		return Record{}, err
-	}
 	var d decoder
 	d.lines(header)
-	return d.record(subject, c, kind, key, body)
+	return d.record(subject, c, kind, key, body, err)
 }
 
 // subject is [ParseSubject].
@@ -51,11 +46,19 @@ func (x *Decoder) subject(s string) (Collection, Kind, Key, error) {
 	return c, kind, key, err
 }
 
-func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body []byte) (Record, error) {
-	r := Record{Kind: kind, Collection: c, Key: key}
-	if v := d.uint(slotVersion, 10); d.err == nil && v != SchemaVersion {
-		d.fail(slotVersion, "is not a version this program reads")
+// record makes a record of headers; fault is what is wrong with its subject.
+func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body []byte, fault error) (Record, error) {
+	_, unknown := errors.AsType[*UnknownError](fault)
+	if fault != nil && !unknown {
+		return Record{}, fault
 	}
+	if d.version(); d.err != nil { // the other headers may mean something else then
+		return Record{}, fmt.Errorf("%w (subject %q)", d.err, subject)
+	}
+	if unknown {
+		return Record{}, fault
+	}
+	r := Record{Kind: kind, Collection: c, Key: key}
 	if k, err := parseKind(d.text(slotKind)); err != nil || k != kind {
 		d.fail(slotKind, "does not match the subject")
 	}
@@ -66,7 +69,7 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 			d.fail(slotKey, "does not match the subject")
 		}
 		r.Type = d.typ()
-		r.UID, r.Encoding = d.text(slotUID), d.text(slotEncoding)
+		r.UID, r.Encoding = d.text(slotUID), d.encoding()
 		r.DeleteReason = d.reason(r.Type)
 		r.Hash = d.uint(slotHash, 16)
 		if sum := d.uint(slotChecksum, 16); sum <= math.MaxUint32 {
@@ -87,8 +90,12 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 	}
 	r.Scope, r.Names = d.scope(), OtherNames(c.Resource, d.all[slotNamed-repeated]...)
 	r.Start, r.Writer = d.uint(slotStart, 10), d.text(slotWriter)
+	r.Build, r.Needs = d.text(slotBuild), d.uint(slotNeeds, 10)
 	if r.Counted = d.first[slotLive] != ""; r.Counted {
 		r.Live = int(d.uint(slotLive, 10))
+	}
+	if r.Digested = d.first[slotDigest] != ""; r.Digested {
+		r.Digest = Digest(d.uint(slotDigest, 16))
 	}
 	r.ObservedAt, r.PublishedAt = d.time(slotObserved), d.time(slotPublished)
 	r.Trace = d.text(slotTrace)

@@ -106,6 +106,17 @@ func (e *entry) rvText() RV {
 	return ""
 }
 
+// part is what the entry adds to the digest of what lives.
+func (e *entry) part(key Key) Digest {
+	switch {
+	case e.dead():
+		return 0
+	case e.form&numberRV != 0:
+		return DigestOfNumber(string(key), e.rv)
+	}
+	return DigestOf(string(key), e.rvText())
+}
+
 // birth is what a record that says the key lives adds to the number of those that do.
 func (e *entry) birth() int8 {
 	if e.dead() || e.form&absent != 0 {

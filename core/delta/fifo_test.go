@@ -241,7 +241,7 @@ func TestAnInferredTombstoneCarriesTheKeyAndItsOwners(t *testing.T) {
 		s.BeginList()
 		want := []delta.Record{{
 			Kind: delta.KindDelta, Type: delta.Deleted, Key: "d/a", UID: o.UID, RV: "9", Epoch: 1, ObservedAt: t0,
-			Owners: o.Owners, Hints: o.Hints, DeleteReason: reason, Step: -1,
+			Owners: o.Owners, Hints: o.Hints, DeleteReason: reason, Step: -1, Change: -delta.DigestOf("d/a", "5"),
 		}}
 		if diff := cmp.Diff(want, s.EndListFor(reason, "9", 1, t0)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", reason, diff)

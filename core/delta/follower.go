@@ -24,8 +24,13 @@ type Batch struct {
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
-	// Unreadable names records that could not be decoded, such as those of a newer schema version. They are accounted for by
-	// Next; what the reader holds for their keys is out of date.
+	// Passed names records that this build does not know and may pass over. They are accounted for by Next.
+	Passed []Passed
+	// Newer is set on a batch without records: the next record needs a later build, and the reader goes on once it is replaced. What
+	// the reader holds is the log's state before it. Any other batch says that the reader has gone on.
+	Newer *Newer
+	// Unreadable names records that could not be decoded. They are accounted for by Next; what the reader holds for their keys is out
+	// of date.
 	Unreadable []Unreadable
 	// Created is when the log was made; a log made anew is another log. It is zero when the reader does not know.
 	Created time.Time
@@ -53,6 +58,10 @@ type Follower struct {
 	frozenTo    uint64 // no claim before this sequence has been applied
 	replaying   bool
 	synced      uint64 // the epoch of the last synced record applied
+	// What was claimed, and that no replay was under way, before the last batch.
+	had      Revision
+	replayed bool
+	refuted  bool // until a replay begins
 }
 
 // Apply takes a batch after the reader has applied its records, and returns the revision that may be claimed now.
@@ -60,6 +69,7 @@ func (f *Follower) Apply(b Batch) Revision {
 	if b.Reset {
 		*f = Follower{replaying: true, claimed: f.claimed}
 	}
+	f.had, f.replayed = f.claimed, !f.replaying
 	for i := range b.Records {
 		f.record(&b.Records[i])
 	}
@@ -81,13 +91,19 @@ func (f *Follower) Apply(b Batch) Revision {
 		// Deletions that the log has forgotten count as applied: others may have met them.
 		f.upper = MaxRV(f.upper, f.watermark)
 	}
-	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && f.position.Sequence >= f.frozenTo {
+	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && !f.refuted && f.position.Sequence >= f.frozenTo {
 		f.frozenTo = 0
 		if r := (Revision{Epoch: f.epoch, RV: f.watermark}); r.Compare(f.claimed) > 0 {
 			f.claimed = r
 		}
 	}
 	return f.claimed
+}
+
+// Refute takes back what the last Apply allowed, when the reader finds that what it holds is not what the log says: no more is claimed, and no
+// mark is taken, until a replay begins.
+func (f *Follower) Refute() {
+	f.claimed, f.replaying, f.refuted = f.had, !f.replayed, true
 }
 
 func (f *Follower) record(r *Record) {
@@ -114,8 +130,8 @@ func (f *Follower) Readable() bool {
 	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch && Compare(f.watermark, f.claimed.RV) >= 0
 }
 
-// Frozen reports whether the revision stands still because of a hole in the sequence.
-func (f *Follower) Frozen() bool { return f.frozenTo > f.position.Sequence }
+// Frozen reports whether the revision stands still because of a hole in the sequence, or was refuted.
+func (f *Follower) Frozen() bool { return f.refuted || f.frozenTo > f.position.Sequence }
 
 // Revision is the highest revision that may be claimed; zero before the collection has been readable once. While a new epoch
 // is not yet synced it is still the old epoch's.
@@ -143,7 +159,7 @@ type Mark struct {
 
 // Mark returns the follower's place; false while the collection is not readable, when there is none worth keeping.
 func (f *Follower) Mark() (Mark, bool) {
-	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable()
+	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable() && !f.refuted
 }
 
 // Restore returns the follower that a mark was taken of. It is not readable, and claims nothing more than it had, until a

@@ -13,10 +13,10 @@ import (
 // ErrHeader is wrapped by every error about headers that cannot be read as a record.
 var ErrHeader = errors.New("delta: malformed record header")
 
-// Header names. Numbers are decimal, times are Unix microseconds, hash and checksum are hexadecimal; free text is escaped as in
+// Header names. Numbers are decimal, times are Unix microseconds, hash, checksum and digest are hexadecimal; free text is escaped as in
 // [EscapeToken] where it is split, so that every value is printable ASCII.
 const (
-	HeaderVersion   = "Dp-Version" // schema version
+	HeaderVersion   = "Dp-Version" // the least version that a reader must know
 	HeaderKind      = "Dp-Kind"
 	HeaderType      = "Dp-Type"
 	HeaderKey       = "Dp-Key"
@@ -38,7 +38,10 @@ const (
 	HeaderNames     = "Dp-Names" // repeated: one name
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
+	HeaderDigest    = "Dp-Digest"
 	HeaderWriter    = "Dp-Writer"
+	HeaderBuild     = "Dp-Build"
+	HeaderNeeds     = "Dp-Needs"
 	HeaderObserved  = "Dp-Obs"
 	HeaderPublished = "Dp-Pub"
 	HeaderTrace     = "traceparent"
@@ -48,7 +51,7 @@ const (
 func (r *Record) Header() map[string][]string {
 	// Room for what a writer adds, and one array for all values.
 	f := fields{header: make(map[string][]string, 24), values: make([]string, 0, 20)}
-	f.set(HeaderVersion, strconv.Itoa(SchemaVersion))
+	f.set(HeaderVersion, written(r.Kind))
 	f.set(HeaderKind, r.Kind.String())
 	f.set(HeaderEpoch, strconv.FormatUint(r.Epoch, 10))
 	f.set(HeaderTerm, strconv.FormatUint(r.Term, 10))
@@ -79,10 +82,18 @@ func (r *Record) Header() map[string][]string {
 	if r.Counted {
 		f.set(HeaderLive, strconv.Itoa(r.Live))
 	}
+	if r.Digested {
+		f.set(HeaderDigest, strconv.FormatUint(uint64(r.Digest), 16))
+	}
 	f.set(HeaderWriter, escapeText(r.Writer))
+	f.set(HeaderBuild, escapeText(r.Build))
+	if r.Needs != 0 {
+		f.set(HeaderNeeds, strconv.FormatUint(r.Needs, 10))
+	}
 	f.set(HeaderObserved, formatTime(r.ObservedAt))
 	f.set(HeaderPublished, formatTime(r.PublishedAt))
 	f.set(HeaderTrace, escapeText(r.Trace))
+	f.add(r)
 	return f.header
 }
 
@@ -202,5 +213,8 @@ func parseKind(s string) (Kind, error) {
 			return k, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: unknown kind %q", ErrHeader, s)
+	if nextForm != "" && s == "progress" {
+		return KindProgress, nil
+	}
+	return 0, &UnknownError{Part: PartKind, Value: s}
 }

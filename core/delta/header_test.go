@@ -60,10 +60,11 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 		full(),
 		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
 		{Kind: delta.KindSynced, Collection: jobs, RV: "9", Epoch: 1, Term: 2, Watermark: "9"},
-		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1"},
+		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1", Build: "v1.2 beta", Needs: 2},
 		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped, Names: []string{"job", "jb", "j-2"}},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Scope: delta.Namespaced},
-		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Counted: true},
+		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Counted: true, Digested: true},
+		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Digest: 1 << 63, Digested: true},
 	} {
 		h := want.Header()
 		for name, values := range h {
@@ -156,8 +157,8 @@ func TestDamagedPayloadsAreFoundByChecksumOrHash(t *testing.T) {
 func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
-		delta.HeaderVersion: "2", delta.HeaderKind: "synced", delta.HeaderType: "MOVED", delta.HeaderKey: "default/other", delta.HeaderRV: "x1",
-		delta.HeaderEpoch: "-1", delta.HeaderTerm: "1e3", delta.HeaderWatermark: "w", delta.HeaderHash: "zz", delta.HeaderChecksum: "100000000", delta.HeaderReason: "boredom",
+		delta.HeaderVersion: "0", delta.HeaderKind: "synced", delta.HeaderType: "", delta.HeaderKey: "default/other", delta.HeaderRV: "x1",
+		delta.HeaderEpoch: "-1", delta.HeaderTerm: "1e3", delta.HeaderWatermark: "w", delta.HeaderHash: "zz", delta.HeaderChecksum: "100000000", delta.HeaderReason: "",
 		delta.HeaderOwner: "a,b", delta.HeaderHint: "nope", delta.HeaderLabel: "a=%zz", delta.HeaderObserved: "now", delta.HeaderUID: "%2",
 	} {
 		r := full()

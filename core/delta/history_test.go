@@ -184,6 +184,9 @@ func (w *world) list() {
 	}
 	w.due = len(nameless) > 0
 	maps.Copy(w.unknown, nameless)
+	if !w.stage.Agree(w.shadow.Digest()) {
+		w.t.Fatal("the shadow has another digest than the stage will have brought the log to")
+	}
 	w.stage.Recover()
 	w.stage.Advance(strconv.Itoa(at))
 	w.stage.Control(delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(at)})
@@ -209,6 +212,7 @@ func (w *world) lead(newEpoch bool) {
 	}
 	w.stage, w.began = delta.NewStage(w.limit, from), max(w.w, 0)
 	w.stage.Count(w.shadow.Len())
+	w.stage.Digest(w.shadow.Digest())
 }
 
 // restore takes the source back to an earlier version, as from a backup, and lets it go on from there.
@@ -258,6 +262,9 @@ func (w *world) drain(n int) {
 		if live := w.live(); !r.Counted || r.Live != live || r.Step != 0 {
 			w.t.Fatalf("%v %s@%s counts %d living keys (%v), the log holds %d", r.Type, r.Key, r.RV, r.Live, r.Counted, live)
 		}
+		if held := w.digest(); !r.Digested || r.Digest != held || r.Change != 0 {
+			w.t.Fatalf("%v %s@%s has the digest %x (%v), what the log holds has %x", r.Type, r.Key, r.RV, r.Digest, r.Digested, held)
+		}
 		if delta.Compare(r.Watermark, w.logW) < 0 {
 			w.t.Fatalf("W went back from %q to %q", w.logW, r.Watermark)
 		}
@@ -275,6 +282,15 @@ func (w *world) live() (n int) {
 		}
 	}
 	return n
+}
+
+func (w *world) digest() (d delta.Digest) {
+	for i := range w.log {
+		if r := &w.log[i]; !r.Tombstone() {
+			d += delta.DigestOf(string(r.Key), r.RV)
+		}
+	}
+	return d
 }
 
 // take checks that a record is a later true state of its key, and folds it.

@@ -51,10 +51,7 @@ const (
 	KindOrigin
 )
 
-var kindNames = [...]string{
-	KindDelta: "delta", KindProgress: "progress", KindSynced: "synced", KindTerm: "term", KindLiveness: "live", KindFence: "fence",
-	KindOrigin: "origin",
-}
+var kindNames = nameKinds()
 
 // String gives the lower-case name used in headers and control subjects, such as "progress".
 func (k Kind) String() string {
@@ -77,6 +74,10 @@ const (
 	// FilteredOut: the object still exists but left the collection's selectors.
 	FilteredOut DeleteReason = "filtered_out"
 )
+
+// Known reports whether the reason is one of those above. A later build may write others: the key
+// is gone all the same.
+func (r DeleteReason) Known() bool { return r == Observed || r == Inferred || r == FilteredOut }
 
 // Owner is one owner reference. It is comparable.
 type Owner struct {
@@ -105,7 +106,8 @@ const EncodingJSON = "json"
 // for the key is out of date. The key is quarantined until a readable version or its deletion follows.
 const EncodingUnreadable = "unreadable"
 
-// SchemaVersion is the version of the header layout written by [Record.Header].
+// SchemaVersion is the least version that a reader must know in order to read a record as [Record.Header] writes it. It is raised only
+// for what an older reader would misread; what is added otherwise is a header, which older readers pass over.
 const SchemaVersion = 1
 
 // Record is one record of a collection's log. Every record carries Epoch, Term and Watermark; the other fields depend on Kind.
@@ -153,8 +155,16 @@ type Record struct {
 	// and holds another number has not met what somebody took away.
 	Live    int
 	Counted bool
+	// Digest is that of the keys that live once r is in the log; it means nothing unless Digested is set. A reader that has
+	// applied the whole log up to r and holds something else was not sent all of it. Logs of older versions have none.
+	Digest   Digest
+	Digested bool
 	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
 	Writer string
+	// Build is the version of its program (KindTerm only). Logs of older versions have none.
+	Build string
+	// Needs is the highest version that a record of the term may need (KindTerm only); 0 means 1.
+	Needs uint64
 	// ObservedAt is when the reflector read the change, PublishedAt when it handed it to the log.
 	ObservedAt, PublishedAt time.Time
 	// Trace is a W3C traceparent, or empty.
@@ -167,6 +177,8 @@ type Record struct {
 
 	// Step is what r adds to the number of living keys, 1, 0 or -1: [Shadow] tells [Stage], and nobody else.
 	Step int8
+	// Change is what r adds to the digest, as Step.
+	Change Digest
 }
 
 // Position is the place just after r has been applied.

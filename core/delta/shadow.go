@@ -34,9 +34,13 @@ type Shadow struct {
 	entries map[Key]*entry
 	marks   marks
 	live    int
-	graves  []grave // tombstones in the order of their deletion
-	round   uint32  // of the list under way, 0 when none is
-	risen   RV      // the lowest version of a tombstone that the list contradicts; empty when there is none
+	digest  Digest // of what lives here
+	// owed is, by key, what records would have added to the log's digest that did not reach it; owing is the sum.
+	owed   map[Key]Digest
+	owing  Digest
+	graves []grave // tombstones in the order of their deletion
+	round  uint32  // of the list under way, 0 when none is
+	risen  RV      // the lowest version of a tombstone that the list contradicts; empty when there is none
 }
 
 type grave struct {
@@ -51,6 +55,21 @@ func NewShadow(ttl time.Duration) *Shadow {
 
 // Len is the number of living objects.
 func (s *Shadow) Len() int { return s.live }
+
+// Digest is that of the log once every record handed out is in it, those that [Shadow.Doubt] was told of excepted.
+func (s *Shadow) Digest() Digest { return s.digest - s.owing }
+
+// change notes what became of a key's part of the digest, and returns what the record that tells it adds to that of the log.
+func (s *Shadow) change(key Key, was, is Digest) Digest {
+	d := is - was
+	s.digest += d
+	if owed, ok := s.owed[key]; ok {
+		d += owed
+		s.owing -= owed
+		delete(s.owed, key)
+	}
+	return d
+}
 
 // Buried is the number of deletions that are remembered.
 func (s *Shadow) Buried() int { return len(s.entries) - s.live }
@@ -69,6 +88,7 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 	} else if e.compare(r.Epoch, r.RV) < 0 {
 		return
 	}
+	was := e.part(r.Key)
 	e.set(r.Epoch, r.RV, r.UID, r.Hash)
 	s.marks.replace(e, r.Owners, r.Hints, r.Labels)
 	if r.Overflow {
@@ -79,6 +99,7 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 	} else {
 		s.raise(e)
 	}
+	s.digest += e.part(r.Key) - was
 }
 
 // Upsert takes an object seen in a watch, and returns the record to publish. It returns false when
@@ -107,11 +128,11 @@ func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record,
 	if t == Updated && e.dead() {
 		t = Added
 	}
-	step := e.birth()
+	step, was := e.birth(), e.part(o.Key)
 	s.raise(e)
 	e.set(epoch, o.RV, o.UID, o.Hash)
 	r := record(t, o, e, epoch)
-	r.Step = step
+	r.Step, r.Change = step, s.change(o.Key, was, e.part(o.Key))
 	s.remark(&r, e, o, now)
 	return r, e, true
 }
@@ -127,10 +148,10 @@ func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.T
 	if uid == "" {
 		uid = e.uidText()
 	}
-	step := e.birth() - 1
+	step, was := e.birth()-1, e.part(o.Key)
 	e.set(epoch, o.RV, uid, o.Hash)
 	r := record(Deleted, o, e, epoch)
-	r.Step = step
+	r.Step, r.Change = step, s.change(o.Key, was, 0)
 	r.DeleteReason = reason
 	s.remark(&r, e, o, now)
 	s.bury(o.Key, e, now)
@@ -175,6 +196,13 @@ func (s *Shadow) Doubt(r *Record) {
 			e.form |= absent
 		}
 	}
+	if r.Change != 0 {
+		if s.owed == nil {
+			s.owed = map[Key]Digest{}
+		}
+		s.owed[Key(strings.Clone(string(r.Key)))] += r.Change
+		s.owing += r.Change
+	}
 }
 
 // Unread says that an object was seen of which not even the version could be read. It returns the record that tells so at the version held,
@@ -194,10 +222,10 @@ func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	if e.epoch != epoch {
 		o.RV = "1"
 	}
-	step := e.birth()
+	step, was := e.birth(), e.part(key)
 	e.set(epoch, o.RV, o.UID, 0)
 	r := record(Updated, &o, e, epoch)
-	r.Step = step
+	r.Step, r.Change = step, s.change(key, was, e.part(key))
 	s.remark(&r, e, &o, now)
 	return r
 }
@@ -235,10 +263,10 @@ func (s *Shadow) EndListFor(reason DeleteReason, listRV RV, epoch uint64, now ti
 			continue
 		}
 		gone := Object{Key: key, UID: e.uidText(), RV: listRV, ObservedAt: now}
-		step := e.birth() - 1
+		step, was := e.birth()-1, e.part(key)
 		e.set(epoch, gone.RV, gone.UID, 0)
 		r := record(Deleted, &gone, e, epoch)
-		r.Step = step
+		r.Step, r.Change = step, s.change(key, was, 0)
 		r.DeleteReason = reason
 		s.remark(&r, e, &gone, now)
 		out = append(out, r)

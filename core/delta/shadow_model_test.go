@@ -101,12 +101,12 @@ func (s *modelShadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Re
 	if t == Updated && e.dead() {
 		t = Added
 	}
-	before := s.live
+	before, was := s.live, e.part(o.Key)
 	s.raise(e)
 	e.epoch, e.rv, e.uid, e.hash = epoch, o.RV, o.UID, o.Hash
 	s.remark(e, modelMarks(o.Owners, o.Hints, o.Labels), now)
 	r := s.record(t, o.Key, e)
-	r.Step = int8(s.live - before)
+	r.Step, r.Change = int8(s.live-before), e.part(o.Key)-was
 	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
 	return r, true
 }
@@ -116,11 +116,12 @@ func (s *modelShadow) Delete(reason DeleteReason, o *Object, epoch uint64, now t
 	if e == nil || e.dead() || (Stamp{Epoch: epoch, RV: o.RV}).Compare(Stamp{Epoch: e.epoch, RV: e.rv}) < 0 {
 		return Record{}, false
 	}
+	was := e.part(o.Key)
 	e.epoch, e.rv, e.hash = epoch, o.RV, o.Hash
 	e.uid = cmp.Or(o.UID, e.uid)
 	s.remark(e, modelMarks(o.Owners, o.Hints, o.Labels), now)
 	r := s.record(Deleted, o.Key, e)
-	r.DeleteReason, r.Step = reason, -1
+	r.DeleteReason, r.Step, r.Change = reason, -1, -was
 	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
 	s.bury(o.Key, e, now)
 	return r, true
@@ -148,10 +149,11 @@ func (s *modelShadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 		if e.dead() || e.round == s.round || (Stamp{Epoch: epoch, RV: listRV}).Compare(Stamp{Epoch: e.epoch, RV: e.rv}) < 0 {
 			continue
 		}
+		was := e.part(key)
 		e.epoch, e.rv, e.hash = epoch, listRV, 0
 		s.remark(e, nil, now)
 		r := s.record(Deleted, key, e)
-		r.DeleteReason, r.ObservedAt, r.Step = Inferred, now, -1
+		r.DeleteReason, r.ObservedAt, r.Step, r.Change = Inferred, now, -1, -was
 		out = append(out, r)
 		s.bury(key, e, now)
 	}
@@ -171,6 +173,20 @@ func (s *modelShadow) Expire(now time.Time) {
 }
 
 func (e *modelEntry) dead() bool { return !e.deleted.IsZero() }
+
+func (e *modelEntry) part(key Key) Digest {
+	if e.dead() {
+		return 0
+	}
+	return DigestOf(string(key), e.rv)
+}
+
+func (s *modelShadow) Digest() (d Digest) {
+	for key, e := range s.entries {
+		d += e.part(key)
+	}
+	return d
+}
 
 func (s *modelShadow) raise(e *modelEntry) {
 	if e.dead() {
@@ -327,6 +343,9 @@ func TestTheCompactShadowDecidesLikeThePlainOne(t *testing.T) {
 			}
 			if s.Len() != m.Len() || s.Empty() != m.Empty() {
 				t.Fatalf("seed %d step %d: %d objects, empty %v; want %d, %v", seed, step, s.Len(), s.Empty(), m.Len(), m.Empty())
+			}
+			if s.Digest() != m.Digest() {
+				t.Fatalf("seed %d step %d: digest %x, want %x", seed, step, s.Digest(), m.Digest())
 			}
 		}
 		s.BeginList()

@@ -35,6 +35,9 @@ type Stage struct {
 
 	live    int // keys that live in the log once everything handed out is in it
 	counted bool
+	// digest is theirs, planned what it will be once everything pushed is in the log.
+	digest, planned Digest
+	digested        bool
 
 	lost      bool   // a change was not taken, or missed, and no list has made up for it
 	refused   bool   // a change was not taken, and no list was pushed since
@@ -74,8 +77,26 @@ func NewStage(limit int, w RV) *Stage {
 // Count says how many keys live in the log before anything is handed out. From then on every record tells how many do once it is in the log.
 func (s *Stage) Count(live int) { s.live, s.counted = live, true }
 
-// Live is how many keys live in the log once everything handed out is in it; false when that is not known.
-func (s *Stage) Live() (int, bool) { return s.live, s.counted }
+// Digest says what is in the log before anything is handed out. From then on every record has the digest of what is there once it is in the log.
+func (s *Stage) Digest(d Digest) { s.digest, s.planned, s.digested = d, d, true }
+
+// Agree compares what will be in the log once everything pushed is there with what the caller says. Where they differ, no further record
+// has a digest: readers would go by one that nothing comes up to. It returns false then, once.
+func (s *Stage) Agree(d Digest) bool {
+	agreed := !s.digested || s.planned == d
+	s.digested = s.digested && agreed
+	return agreed
+}
+
+// Tell sets what r says of the keys that live once everything handed out is in the log, as far as it is known.
+func (s *Stage) Tell(r *Record) {
+	if s.counted = s.counted && s.live >= 0; s.counted {
+		r.Live, r.Counted = s.live, true
+	}
+	if s.digested {
+		r.Digest, r.Digested = s.digest, true
+	}
+}
 
 // Len is the number of records that wait.
 func (s *Stage) Len() int { return s.waiting + len(s.controls) }
@@ -149,6 +170,7 @@ func (s *Stage) settle() {
 
 // Push adds a change of a key. Call Advance with the event's resource version afterwards.
 func (s *Stage) Push(r Record) {
+	s.planned += r.Change
 	number := s.base + uint64(len(s.seen))
 	defer s.forget(number)
 	s.seen = append(s.seen, sight{floor: s.source})
@@ -163,7 +185,10 @@ func (s *Stage) Push(r Record) {
 		if last.rec.DeleteReason == Inferred {
 			s.bytes += in.size - last.size
 			r.Step += last.rec.Step
+			r.Change += last.rec.Change
 			last.rec, last.size = r, in.size
+		} else {
+			last.rec.Change += r.Change
 		}
 		s.finish(number)
 		return
@@ -245,10 +270,9 @@ func (s *Stage) ripe(out []Record) []Record {
 func (s *Stage) say(out []Record, r Record) []Record {
 	r.Watermark = s.Watermark()
 	s.live += int(r.Step)
-	if s.counted = s.counted && s.live >= 0; s.counted {
-		r.Live, r.Counted = s.live, true
-	}
-	r.Step = 0
+	s.digest += r.Change
+	s.Tell(&r)
+	r.Step, r.Change = 0, 0
 	s.told = MaxRV(s.told, r.Watermark)
 	return append(out, r)
 }
@@ -283,6 +307,7 @@ func (s *Stage) squeeze(key Key) {
 	last := list[len(list)-1]
 	for _, in := range list[:len(list)-1] {
 		last.rec.Step += in.rec.Step
+		last.rec.Change += in.rec.Change
 		s.bytes -= in.size
 		s.waiting--
 		s.coalesced++

@@ -124,7 +124,8 @@ func (r *Record) Subject() string {
 	return r.Collection.ControlSubject(r.Kind)
 }
 
-// ParseSubject reads a subject: the collection, the record kind, and the key of a delta. Errors wrap [ErrSubject].
+// ParseSubject reads a subject: the collection, the record kind, and the key of a delta. Errors wrap [ErrSubject];
+// that of a control subject of an unknown kind wraps an [UnknownError] too.
 func ParseSubject(subject string) (Collection, Kind, Key, error) {
 	tokens := strings.Split(subject, ".")
 	isDelta := tokens[0] == deltaPrefix && len(tokens) == 7
@@ -150,8 +151,11 @@ func ParseSubject(subject string) (Collection, Kind, Key, error) {
 	}
 	if !isDelta {
 		kind, err := parseKind(tokens[5])
-		if err != nil || kind == KindDelta {
-			return Collection{}, 0, "", fmt.Errorf("%w: %q is of an unknown kind", ErrSubject, subject)
+		switch {
+		case err != nil:
+			return Collection{}, 0, "", fmt.Errorf("%w: %q: %w", ErrSubject, subject, err)
+		case kind == KindDelta:
+			return Collection{}, 0, "", fmt.Errorf("%w: %q is of no control kind", ErrSubject, subject)
 		}
 		return c, kind, "", nil
 	}

@@ -3,6 +3,8 @@ package store
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // shared counts the live objects that have a set of facts, so that its memory
@@ -27,9 +29,11 @@ func (s *shared) count(sign int) int {
 type sums struct {
 	served, stored int // lengths of payloads
 	keys, facts    int // memory of keys and of labels, owners and fields
+	digest         delta.Digest
 }
 
 func (s *sums) add(o *Object, sign int) {
+	s.digest += delta.Digest(sign) * o.digest()
 	s.served += sign * o.Size()
 	s.stored += sign * o.StoredSize()
 	s.keys += sign * (keyHead + int(o.key.n) + 4) // 4 is about what size classes waste

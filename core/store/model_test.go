@@ -243,6 +243,13 @@ func (m *model) compareSince(t *testing.T, snap *store.Snapshot, sequence uint64
 	}
 }
 
+func (m *model) digest() (d delta.Digest) {
+	for key, o := range m.live {
+		d += delta.DigestOf(key, o.RV())
+	}
+	return d
+}
+
 // step makes one batch from a source of random bytes and applies it to both.
 type stepper struct {
 	s     *store.Store
@@ -328,7 +335,17 @@ func (st *stepper) step(next func(int) int) {
 		b.Sweep = true
 		st.m.sweep(state, st.now)
 	}
-	st.s.Apply(b, st.now)
+	proof, unproven := st.m.digest(), state
+	unproven.Frozen = true
+	b.Proof, b.Unproven = &proof, unproven
+	wrong := next(10) == 0
+	if wrong {
+		proof++
+		st.m.state = unproven
+	}
+	if got := st.s.Apply(b, st.now).Unproven; got != wrong {
+		panic(fmt.Sprintf("unproven: %v, want %v", got, wrong))
+	}
 }
 
 // swap stores a live object otherwise, or with other fields. The one it names

@@ -356,6 +356,14 @@ func (o *Object) compareTombstone(t *Tombstone) int {
 	return cmp.Or(c, cmp.Compare(o.seq, t.Sequence))
 }
 
+// digest is the object's part of its collection's.
+func (o *Object) digest() delta.Digest {
+	if o.rv != 0 {
+		return delta.DigestOfNumber(o.key.String(), o.rv)
+	}
+	return delta.DigestOf(o.key.String(), o.RV())
+}
+
 // recreated reports whether p is another object under the same key.
 func (o *Object) recreated(p *Object) bool {
 	if o.uid == p.uid && o.uid != [16]byte{} {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // Options are the bounds of a store; zero fields mean the defaults.
@@ -106,6 +108,10 @@ type Batch struct {
 	Sweep bool
 	// State replaces the state; nil keeps it.
 	State *State
+	// Proof, if not nil, is the digest of the store after Ops and Sweep. When it differs the
+	// state becomes Unproven.
+	Proof    *delta.Digest
+	Unproven State
 	// Horizon raises the least sequence from which Since can answer; zero leaves it.
 	// A Replay forgets it, since the log may be another: from then on Since answers
 	// nothing until a Horizon was given.
@@ -122,6 +128,8 @@ type Result struct {
 	Swept int
 	// Stale records were older than what the store had, Same ones equal to it.
 	Stale, Same int
+	// Unproven: the store did not hold what the batch's proof says.
+	Unproven bool
 	// Swapped is how many swaps found their version.
 	Swapped int
 }
@@ -156,6 +164,9 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	}
 	if b.Sweep {
 		w.sweep(now)
+	}
+	if b.Proof != nil && *b.Proof != w.snap.sums.digest {
+		w.snap.state, w.result.Unproven = b.Unproven, true
 	}
 	if w.snap.horizon != noHorizon {
 		w.snap.horizon = max(w.snap.horizon, b.Horizon)

@@ -48,6 +48,8 @@ type Config struct {
 	Options []nats.Option
 	// Name of the connection, shown by the server; default "deltaplane".
 	Name string
+	// Build is the version of this program, which term records name; empty when it is not known.
+	Build string
 	// Replicas of each stream; default 1.
 	Replicas int
 	// TombstoneTTL is how long a deletion stays in the log; default 1 h, at least 1 s.

@@ -111,7 +111,22 @@ type consumer struct {
 	state   mark
 	saved   time.Time
 	epoch   uint64
-	stalled bool // it was said
+	stalled bool                        // it was said
+	unknown map[delta.UnknownError]bool // they were named
+}
+
+// unread names a record that cannot be read: what a later build writes once, since all of its records may be so.
+func (k *consumer) unread(ctx context.Context, err error) {
+	if u, ok := errors.AsType[*delta.UnknownError](err); ok {
+		if k.unknown[*u] {
+			return
+		}
+		if k.unknown == nil {
+			k.unknown = map[delta.UnknownError]bool{}
+		}
+		k.unknown[*u] = true
+	}
+	k.c.cfg.Log.LogAttrs(ctx, slog.LevelError, "record cannot be read", slog.String("collection", k.col.String()), slog.String("error", err.Error()))
 }
 
 // mostPending is how many records all replicas together may have unacknowledged; then the server hands out no more.
@@ -260,7 +275,7 @@ func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan j
 		}
 		rec, err := decode(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
 		if err != nil {
-			k.c.cfg.Log.Error("record cannot be read", slog.String("collection", k.col.String()), slog.String("error", err.Error()))
+			k.unread(ctx, err)
 			_, _, key, err := delta.ParseSubject(m.Subject())
 			if err != nil {
 				continue // not a key of ours

@@ -28,6 +28,9 @@ type Tail struct {
 	Bytes uint64
 	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest term of a fence.
 	Epoch, Term, Start, Fence uint64
+	// Needs, Writer and Build are those of the last term record; see [delta.Record].
+	Needs         uint64
+	Writer, Build string
 	// Replicas is how many servers keep the log.
 	Replicas int
 	// Created is when the stream was made; a stream made anew is another log.
@@ -36,6 +39,20 @@ type Tail struct {
 	Now time.Time
 
 	asked, answered time.Time // by this process's clock
+}
+
+// Readable is nil unless the leader has announced records that this build cannot read; then it wraps a [delta.UnknownError]. A build that
+// does not read a log does not write it either.
+func (t Tail) Readable() error {
+	if err := delta.Needs(t.Needs); err != nil {
+		return t.newer(0, err)
+	}
+	return nil
+}
+
+func (t Tail) newer(sequence uint64, err error) *delta.Newer {
+	unknown, _ := errors.AsType[*delta.UnknownError](err)
+	return &delta.Newer{Sequence: sequence, Unknown: unknown, Writer: t.Writer, Build: t.Build}
 }
 
 // ahead is how far the log's clock is at least ahead of this process's, or behind it. Two that agree as far as an answer can tell, agree: a
@@ -68,6 +85,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 		return Tail{}, err
 	}
 	t.Epoch, t.Term, t.Start = term.Epoch, term.Term, term.Start
+	t.Needs, t.Writer, t.Build = term.Needs, term.Writer, term.Build
 	fence, err := c.control(ctx, col, delta.KindFence)
 	if err != nil {
 		return Tail{}, err

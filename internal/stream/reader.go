@@ -60,6 +60,9 @@ type ReadConfig struct {
 // began at or below its position, a log made anew, an absence longer than half the tombstone TTL) it starts again from the
 // beginning with a batch that has Reset set; the first batch of a read without From has Reset too. The end of every
 // replay is reported by a batch with Replayed set.
+//
+// A record that needs a later build is never passed over: the read stands still before it, says so by batches with Newer set, and tries
+// again with back-off. While the log's leader announces such records, what the handler holds is not begun again.
 func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h Handler) error {
 	if err := col.Validate(); err != nil {
 		return err
@@ -69,6 +72,7 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
 	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
+	r.whole = !cfg.From.IsZero() && !cfg.CatchUp
 	wait, told := patience{}, false
 	for {
 		began := time.Now()
@@ -79,6 +83,16 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 			return nil
 		case errors.As(err, &failed):
 			return failed.err
+		}
+		if unknown, ok := errors.AsType[*delta.UnknownError](err); ok {
+			newer, ok := errors.AsType[*delta.Newer](err)
+			if !ok { // who leads cannot be read
+				newer = &delta.Newer{Unknown: unknown}
+			}
+			r.stopped = true
+			if err := h(ctx, delta.Batch{Collection: col, Created: r.created, Newer: newer}); err != nil {
+				return err
+			}
 		}
 		if time.Since(began) > maxBackoff || errors.Is(err, errReconnected) && r.moved {
 			wait = patience{} // it worked until then
@@ -192,4 +206,7 @@ type reader struct {
 	consumerSeq uint64
 	decoder     delta.Decoder
 	moved       bool // this session has read something
+	whole       bool // a replay was brought to its end, so that the handler holds something
+	stopped     bool // before a record of a later build: contact is not renewed until more has been read
+	tail        Tail // as read when the session began, and by term records since
 }

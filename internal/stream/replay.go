@@ -3,6 +3,7 @@ package stream
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -20,10 +21,11 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}
 	pos, hole, open := r.pos, false, r.holeEnd.open
 	now := time.Now()
-	var at place
+	var heard time.Time
+	var newer error
 	for i := range msgs {
 		m := &msgs[i]
-		at = m.at
+		at := m.at
 		if at.delivery != r.consumerSeq+1 {
 			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, at.delivery, r.consumerSeq)
 		}
@@ -32,12 +34,23 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
+		rec, err := r.decode(m)
+		unknown, isUnknown := errors.AsType[*delta.UnknownError](err)
+		if isUnknown && !unknown.Skippable() {
+			newer = fmt.Errorf("read the log of %s: %w", r.col, r.tail.newer(at.sequence, unknown))
+			break
+		}
+		heard = at.at
 		if at.sequence != pos.Sequence+1 {
 			if hole = true; r.replicas > 1 {
 				r.holeEnd.begin()
 			}
 		}
-		rec, err := r.decode(m)
+		if isUnknown {
+			b.Passed = append(b.Passed, delta.Passed{Sequence: at.sequence, Unknown: unknown})
+			pos.Sequence = at.sequence
+			continue
+		}
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
 				slog.String("sequence", strconv.FormatUint(at.sequence, 10)), slog.String("error", err.Error()))
@@ -59,16 +72,22 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 		}
 		b.Records = append(b.Records, rec)
 	}
+	if pos.Sequence == r.pos.Sequence {
+		return newer
+	}
 	r.hole = r.hole || hole
 	b.Next = pos.Sequence + 1
 	if err := r.settle(calls, &b, pos, open); err != nil {
 		return err
 	}
-	r.pos, r.contact, r.moved = pos, time.Now(), true
-	if at.at.After(r.heard) {
-		r.heard = at.at
+	r.pos, r.contact, r.moved, r.stopped = pos, time.Now(), true, false
+	if heard.After(r.heard) {
+		r.heard = heard
 	}
-	return r.deliver(ctx, b)
+	if err := r.deliver(ctx, b); err != nil {
+		return err
+	}
+	return newer
 }
 
 // decode makes a record of a message.
@@ -125,7 +144,7 @@ func (r *reader) finish() error {
 	if took := since(r.began); !r.resumed && took > r.c.cfg.TombstoneTTL {
 		return fmt.Errorf("%w: the replay took %v, longer than a tombstone lives", ErrBootstrap, took.Round(time.Second))
 	}
-	r.replaying = false
+	r.replaying, r.whole = false, true
 	return nil
 }
 
@@ -141,6 +160,7 @@ func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Positio
 		return fmt.Errorf("%w: term %d began at %d, %d was read before", ErrBootstrap, rec.Term, rec.Start, r.old)
 	case rec.Kind == delta.KindTerm:
 		r.term, r.epoch = rec.Term, rec.Epoch
+		r.tail.Writer, r.tail.Build = rec.Writer, rec.Build
 		return nil
 	case rec.Kind == delta.KindFence, rec.Kind == delta.KindOrigin:
 		return nil // its term record follows

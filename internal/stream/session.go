@@ -37,11 +37,15 @@ func (r *reader) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.tail = tail
 	if err := r.identify(tail); err != nil {
 		return err
 	}
 	switch {
 	case r.pos.IsZero():
+		if err := tail.Readable(); err != nil && r.whole { // old content is worth more than the beginning of new
+			return fmt.Errorf("read the log of %s: %w", r.col, err)
+		}
 		if err := r.complete(calls, tail); err != nil {
 			return err
 		}
@@ -106,7 +110,9 @@ func (r *reader) identify(tail Tail) error {
 		}
 	}
 	r.epoch, r.term, r.created = tail.Epoch, tail.Term, tail.Created
-	r.contact, r.heard, r.ahead = time.Now(), tail.Now, tail.ahead()
+	if r.ahead = tail.ahead(); !r.stopped || r.pos.IsZero() {
+		r.contact, r.heard = time.Now(), tail.Now
+	}
 	return nil
 }
 

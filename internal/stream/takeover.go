@@ -19,6 +19,10 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 		if last := max(tail.Term, tail.Fence); last > w.term || last == w.term && tail.Term == w.term {
 			return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, last, w.term)
 		}
+		// What an older form would replace, its writer cannot read.
+		if err := tail.Readable(); err != nil {
+			return err
+		}
 		w.reset(tail.Last)
 		if tail.Last == 0 && above == 0 { // nobody has written it yet: a fence would be cleared away with it
 			if above, err = w.lift(ctx, tail, cfg.Acked); err != nil {
@@ -76,7 +80,7 @@ func (w *Writer) fence(ctx context.Context) error {
 func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
 	r := delta.Record{
 		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: start,
-		Writer: w.holder, PublishedAt: time.Now(),
+		Writer: w.holder, Build: w.c.cfg.Build, Needs: delta.Announced(), PublishedAt: time.Now(),
 	}
 	if err := w.append(ctx, &r, true); err != nil {
 		return err

@@ -345,7 +345,7 @@ func TestRecordsThatNoReflectorWroteAreFaultsOfTheirKeys(t *testing.T) {
 	t.Cleanup(nc.Close)
 	for key, damage := range map[string]func(h nats.Header, body []byte){
 		"n/checksum": func(_ nats.Header, body []byte) { body[len(body)-3] ^= 1 },
-		"n/schema":   func(h nats.Header, _ []byte) { h.Set(delta.HeaderVersion, "9") },
+		"n/schema":   func(h nats.Header, _ []byte) { h.Set(delta.HeaderVersion, "nine") },
 		"n/key":      func(h nats.Header, _ []byte) { h.Set(delta.HeaderKey, "n/another") },
 		"n/header":   func(h nats.Header, _ []byte) { h.Set(delta.HeaderRV, "minus one") },
 	} {

@@ -75,6 +75,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("log", telemetry.Degrades(s.collections.CheckLog))
+	s.admin.Ready("newer logs", telemetry.Degrades(s.collections.CheckNewer))
 	s.admin.Ready("checkpoints", telemetry.Degrades(s.collections.CheckFiles))
 	s.admin.Ready("replayed", s.collections.CheckReplayed)
 	return s, nil

@@ -128,6 +128,13 @@ func (a *deletionResolver) told(rv delta.RV) {
 	a.high = delta.MaxRV(a.high, rv)
 }
 
+// holds reports whether deletions are held back.
+func (a *deletionResolver) holds() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.held) > 0
+}
+
 func (a *deletionResolver) advance(st *delta.Stage) {
 	rv := a.high
 	if len(a.held) > 0 {

@@ -171,16 +171,21 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 	if doubts {
 		s.p.lease.Owe(true) // before the log says that the list was made
 	}
+	held, agreed := s.asks.holds(), true // only this goroutine makes more of them
 	s.p.add(func(st *delta.Stage) {
 		for i := range gone {
 			st.Push(gone[i])
 		}
 		st.Recover()
+		agreed = held || st.Agree(s.shadow.Digest())
 		s.p.lists = append(s.p.lists, doubts)
 		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now, Scope: s.r.scope(), Names: s.r.names})
 	})
+	if !agreed {
+		s.r.slog.LogAttrs(ctx, slog.LevelError, "the digest of the log went wrong: its records have none until somebody else leads")
+	}
 	s.w, s.unavailable = delta.MaxRV(s.w, listRV), false
 	s.lost.found()
 	if doubts {

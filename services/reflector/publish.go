@@ -35,10 +35,13 @@ type publisher struct {
 	later *time.Timer
 }
 
-// newPublisher writes behind what w has written, where so many keys live and everything up to from was told.
-func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV, live int) *publisher {
+// newPublisher writes behind what w has written, of which l says what lives, and where everything up to from was told.
+func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV, l *handoverState) *publisher {
 	stage := delta.NewStage(r.cfg.StageBytes, from)
-	stage.Count(live)
+	stage.Count(l.shadow.Len())
+	if !l.unread { // else others may have read what this process could not
+		stage.Digest(l.shadow.Digest())
+	}
 	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage}
 }
 
@@ -266,7 +269,7 @@ func (p *publisher) beat(ctx context.Context) error {
 	p.mu.Lock()
 	rec := delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard}
 	rec.Scope, rec.Names = p.r.scope(), p.r.names
-	rec.Live, rec.Counted = p.stage.Live()
+	p.stage.Tell(&rec)
 	open, heard := p.open, p.heard
 	p.mu.Unlock()
 	if !open {

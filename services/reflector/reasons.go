@@ -52,6 +52,7 @@ var sourceReasons = []reason{
 var leadReasons = []reason{
 	{"SOURCE_RESTORED", wraps(errNewEpoch)},
 	{"DIFFERENT_SPEC", wraps(errDifferentSpec)},
+	{"NEWER_LOG", wraps(errNewerLog)},
 	{"DEPOSED", wraps(stream.ErrDeposed, errLeaseLost)},
 	{"LOG_LOST", wraps(stream.ErrLogLost, stream.ErrBootstrap)},
 	{"FOREIGN_LOG", wraps(stream.ErrForeign)},

@@ -1,6 +1,7 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,9 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 	floor := uint64(0)
 	if tail, err := r.log.Tail(ctx, r.col); err == nil {
 		floor = max(tail.Term, tail.Fence)
+		if err := tail.Readable(); err != nil {
+			return fmt.Errorf("%w: %w", errNewerLog, err)
+		}
 	} else if !errors.Is(err, stream.ErrNoLog) {
 		return err
 	}
@@ -131,7 +135,9 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 	defer stop()
 	s := r.follow(following)
 	defer s.end()
-	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
+	contest, endContest := s.contest(ctx)
+	defer endContest(nil)
+	lease, err := r.log.Lease(contest, stream.LeaseConfig{
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePingTimeout,
 		Floor:    func() uint64 { return max(floor, s.term()) },
 		Handicap: func(held stream.Claim) time.Duration { return r.claimDelay(held, s.warm()) },
@@ -139,7 +145,7 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
-		return err
+		return cmp.Or(context.Cause(contest), err)
 	}
 	r.state.set(func(v *view) { v.leader, v.led = r.cfg.Holder, lease.Term })
 	defer func() {
@@ -239,7 +245,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		v.term, v.revision, v.shadow, v.objects, v.tombstones = w.Term(), from, from, l.shadow.Len(), l.shadow.Buried()
 	})
 	r.well(ctx)
-	p := newPublisher(r, w, lease, from.RV, l.shadow.Len())
+	p := newPublisher(r, w, lease, from.RV, &l)
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
@@ -270,8 +276,8 @@ func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 // deleted meanwhile is in no shadow, and only a new epoch makes readers drop it.
 func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l handoverState) (delta.Revision, delta.DeleteReason, error) {
 	from := l.at
-	if l.missing != 0 && !w.Fresh() {
-		r.slog.LogAttrs(ctx, slog.LevelWarn, "somebody took records from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
+	if (l.missing != 0 || l.differs) && !w.Fresh() {
+		r.slog.LogAttrs(ctx, slog.LevelWarn, "records are missing from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
 			slog.Int(telemetry.KeyCount, l.missing))
 		if err := w.NewEpoch(ctx); err != nil {
 			return from, "", err

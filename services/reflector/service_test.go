@@ -431,9 +431,9 @@ func TestALeaderRepairsRecordsOfTheLogThatItCannotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, name := range []delta.Key{"default/ghost", "default/a"} { // as a later version of this program writes them
+	for _, name := range []delta.Key{"default/ghost", "default/a"} { // damaged
 		msg := nats0.NewMsg(pods.Subject(name))
-		msg.Header.Set(delta.HeaderVersion, "99")
+		msg.Header.Set(delta.HeaderVersion, "none")
 		if err := conn.PublishMsg(msg); err != nil {
 			t.Fatal(err)
 		}

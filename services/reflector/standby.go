@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -14,6 +15,8 @@ var (
 	// errDifferentSpec says that the collection is led by a process that mirrors it in another form.
 	errDifferentSpec = errors.New("reflector: the collection is mirrored in another form")
 	errInherited     = errors.New("quarantined before this process led the collection")
+	// errNewerLog says that this build does not read all of the log: what it cannot read it must not replace, since nobody else could tell.
+	errNewerLog = errors.New("reflector: the log is not written by this build")
 )
 
 // standby follows a collection's log by its headers for as long as somebody else may lead it, so that a takeover needs no more of the log than
@@ -32,7 +35,11 @@ type standby struct {
 	// counted says that the last record with a count told live keys, and that nothing without one came behind it.
 	counted  bool
 	live     int
-	filtered time.Time // when a tombstone of an object that left the form was last seen
+	digested bool // as counted, of the digest
+	digest   delta.Digest
+	filtered time.Time               // when a tombstone of an object that left the form was last seen
+	newer    error                   // why this build must not write the log; see errNewerLog
+	giveUp   context.CancelCauseFunc // ends the wait for the lease then; nil while there is none
 	expired  time.Time
 	moved    chan struct{} // cap 1; something was applied
 	stop     context.CancelFunc
@@ -52,7 +59,8 @@ func (s *standby) begin(ctx context.Context) {
 	s.done = make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.created, s.replayed, s.unknown, s.unread, s.counted = time.Time{}, false, false, false, false
+	s.created, s.replayed, s.unknown, s.unread, s.counted, s.digested = time.Time{}, false, false, false, false, false
+	s.newer = nil
 	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 	go func() {
 		defer close(s.done)
@@ -70,10 +78,14 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if b.Newer != nil {
+		s.refuse(b.Newer)
+		return nil
+	}
 	s.created = b.Created
 	if b.Reset {
 		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
-		s.replayed, s.unknown, s.unread, s.counted, s.filtered = false, false, false, false, time.Time{}
+		s.replayed, s.unknown, s.unread, s.counted, s.digested, s.filtered = false, false, false, false, false, time.Time{}
 		s.r.state.healAll()
 	}
 	for i := range b.Records {
@@ -101,13 +113,39 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	return nil
 }
 
+// refuse gives up the wait for the lease: who leads writes what this build cannot read.
+func (s *standby) refuse(why error) {
+	s.newer = fmt.Errorf("%w: %w", errNewerLog, why)
+	if s.giveUp != nil {
+		s.giveUp(s.newer)
+	}
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// contest is a context for the wait for the lease, which ends when this build turns out not to read the log.
+func (s *standby) contest(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.giveUp = cancel; s.newer != nil {
+		cancel(s.newer)
+	}
+	return ctx, cancel
+}
+
 func (s *standby) restore(rec *delta.Record, now time.Time) {
 	s.shadow.Restore(rec, now)
 	s.count(rec)
+	if err := delta.Needs(rec.Needs); err != nil && rec.Kind == delta.KindTerm {
+		s.refuse(err)
+	}
 	switch {
 	case rec.Kind != delta.KindDelta:
 	case rec.Tombstone():
-		if rec.DeleteReason == delta.FilteredOut {
+		if rec.DeleteReason == delta.FilteredOut || !rec.DeleteReason.Known() { // it may be another way to leave the form
 			s.filtered = now
 		}
 		s.r.state.heal(rec.Key)
@@ -118,16 +156,17 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 	}
 }
 
-// count takes what a record says of how many keys live. What only begins a term tells nothing, and changes nothing.
+// count takes what a record says of the keys that live. What only begins a term tells nothing, and changes nothing.
 func (s *standby) count(rec *delta.Record) {
 	switch rec.Kind {
 	case delta.KindFence, delta.KindTerm, delta.KindOrigin:
 	default:
 		s.live, s.counted = rec.Live, rec.Counted
+		s.digest, s.digested = rec.Digest, rec.Digested
 	}
 }
 
-// restoreUnreadable takes records that a later version of this program wrote: their keys are known to be in the log, and nothing else. A relist
+// restoreUnreadable takes records that are damaged or foreign: their keys are known to be in the log, and nothing else. A relist
 // then replaces or buries them. What the shadow holds of such a key may be newer than nothing, so only a log read from its start tells
 // which keys these are.
 func (s *standby) restoreUnreadable(records []delta.Unreadable, now time.Time) {
@@ -164,6 +203,8 @@ type handoverState struct {
 	// missing is how many keys more, or fewer, live by the count of the leader than by the log's records: somebody took some away, and nobody can say
 	// which. 0 also when the log holds no count.
 	missing int
+	// differs says that other keys or versions live by the last leader's digest than by the log's records, though as many.
+	differs bool
 	// filtered is when an object was last seen to leave the form of the collection.
 	filtered time.Time
 }
@@ -193,10 +234,17 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (handoverState, er
 		if s.counted && !s.unread {
 			l.missing = s.live - s.shadow.Len()
 		}
+		if s.digested && !s.unread {
+			l.differs = s.digest != s.shadow.Digest()
+		}
 		if s.follower.Readable() {
 			l.at = s.follower.Revision()
 		}
+		newer := s.newer
 		s.mu.Unlock()
+		if newer != nil {
+			return handoverState{}, newer
+		}
 		if there {
 			return l, nil
 		}

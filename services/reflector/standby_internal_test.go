@@ -1,6 +1,8 @@
 package reflector
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -11,7 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAStandbyFindsOutWhatItCouldNotRead: a record of a later version of this program replaces one that the standby has read already. What
+// TestAStandbyFindsOutWhatItCouldNotRead: a damaged record replaces one that the standby has read already. What
 // it holds of the key says nothing any more, and a leader must put something readable in its place.
 func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 	t.Parallel()
@@ -50,7 +52,7 @@ func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 	}
 	defer nc.Close()
 	msg := nats.NewMsg(col.Subject(seen.Key))
-	msg.Header.Set(delta.HeaderVersion, "99")
+	msg.Header.Set(delta.HeaderVersion, "none")
 	if err := nc.PublishMsg(msg); err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +81,51 @@ func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 	case <-s.done:
 	default:
 		t.Error("it still follows the log after it was taken")
+	}
+}
+
+// What this build cannot read it must not replace: it gives up the wait for the lease, says so, and
+// what a takeover would begin with is refused.
+func TestAStandbyGivesUpALogOfALaterBuild(t *testing.T) {
+	t.Parallel()
+	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
+	for name, batch := range map[string]delta.Batch{
+		"a record":        {Collection: col, Newer: &delta.Newer{Sequence: 7, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r9"}},
+		"an announcement": {Collection: col, Records: []delta.Record{{Kind: delta.KindTerm, Collection: col, Epoch: 1, Term: 2, Sequence: 7, Needs: 2}}, Next: 8},
+	} {
+		newStandby := func() *standby {
+			return &standby{r: &reflection{col: col}, moved: make(chan struct{}, 1), shadow: delta.NewShadow(time.Hour), expired: time.Now(), stop: func() {}, done: make(chan struct{})}
+		}
+		early, late := newStandby(), newStandby()
+		waiting, end := early.contest(t.Context())
+		defer end(nil)
+		for _, s := range []*standby{early, late} {
+			if err := s.apply(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.apply(t.Context(), delta.Batch{Collection: col, Next: 9}); err != nil { // what comes behind changes nothing
+				t.Fatal(err)
+			}
+		}
+		begun, end := late.contest(t.Context())
+		defer end(nil)
+		for when, ctx := range map[string]context.Context{"while it waits": waiting, "before it waits": begun} {
+			if err := context.Cause(ctx); !errors.Is(err, errNewerLog) || reasonOf(stageLead, err) != "NEWER_LOG" {
+				t.Errorf("%s, %s: the wait for the lease ends by %v, want NEWER_LOG", name, when, err)
+			}
+		}
+	}
+}
+
+// A deletion for a reason that this build does not know may be a departure from the form.
+func TestADeletionForAnUnknownReasonCountsAsADeparture(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[delta.DeleteReason]bool{delta.Observed: false, delta.Inferred: false, delta.FilteredOut: true, "boredom": true} {
+		s := &standby{r: &reflection{}, shadow: delta.NewShadow(time.Hour)}
+		s.restore(&delta.Record{Kind: delta.KindDelta, Key: "a", Type: delta.Deleted, DeleteReason: reason, RV: "1"}, time.Now())
+		if !s.filtered.IsZero() != want {
+			t.Errorf("%s: a departure is noted: %v, want %v", reason, !want, want)
+		}
 	}
 }
 

@@ -28,7 +28,6 @@ type crew struct {
 	replicas [2]indexv1.IndexServiceClient
 	admin    [2]reflectorv1.ReflectorServiceClient
 	servers  *embeddedtest.NATSSet // of the log; nil for one
-	stops    bool                  // servers of the log are stopped
 }
 
 type process struct {
@@ -38,9 +37,7 @@ type process struct {
 
 func newCrew(t *testing.T, servers int) *crew {
 	t.Helper()
-	// Where a server is stopped, another one sometimes leaves records out, and its readers cannot know ("The log
-	// on NATS" in docs/guarantees.md): so it is for long runs only, which say how often.
-	c := &crew{t: t, src: newSource(t), stops: os.Getenv("DELTAPLANE_ANSWERS") != ""}
+	c := &crew{t: t, src: newSource(t)}
 	var url string
 	if servers == 1 {
 		url = embeddedtest.NATS(t).URL()
@@ -125,7 +122,7 @@ func pause(d time.Duration, list ...*process) {
 func (c *crew) trouble() string {
 	one := rand.IntN(2)
 	short, long := time.Duration(50+rand.IntN(700))*time.Millisecond, leaseTTL+time.Duration(rand.IntN(700))*time.Millisecond
-	if c.servers != nil && c.stops && rand.IntN(10) == 0 {
+	if c.servers != nil && rand.IntN(10) == 0 {
 		i := rand.IntN(3)
 		c.servers.Stop(i)
 		time.Sleep(short)

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -196,8 +198,14 @@ func (u *upTarget) upArgs() []string {
 
 func (u *upTarget) start(t *testing.T, name string, args ...string) {
 	t.Helper()
+	u.startBuild(t, u.binary, name, args...)
+}
+
+// startBuild is start with another build of the program.
+func (u *upTarget) startBuild(t *testing.T, binary, name string, args ...string) {
+	t.Helper()
 	p := &process{done: make(chan struct{})}
-	p.cmd = exec.Command(u.binary, args...)
+	p.cmd = exec.Command(binary, args...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
@@ -234,13 +242,41 @@ func tail(text []byte, most int) []byte {
 	return text[max(0, len(text)-most):]
 }
 
-// build compiles the binary once per test process.
+// built is the binary as it is, linked once for all tests.
+var built struct {
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(built.dir)
+	os.Exit(code)
+}
+
+// build returns the binary.
 func build(t *testing.T) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "deltaplane")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/deltaplane/deltaplane/cmd/deltaplane")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "deltaplane-system-"); built.err == nil {
+			built.path, built.err = goBuild(context.Background(), built.dir) // for tests that outlive this one
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	return binary
+	return built.path
+}
+
+// goBuild compiles the program into a folder.
+func goBuild(ctx context.Context, dir string, flags ...string) (string, error) {
+	binary := filepath.Join(dir, "deltaplane")
+	args := append([]string{"build", "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/deltaplane/deltaplane/cmd/deltaplane")...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return binary, nil
 }

@@ -105,7 +105,7 @@ func late(c *follow.Collection, snap *store.Snapshot, d *Demand) error {
 	if reached(snap, d.Least) {
 		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.Name, st.Revision, st.Upper), "collection", c.Name).Reached(snap)
 	}
-	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.Name, st.Revision, d.Least), "collection", c.Name).Reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, c.Because(fmt.Sprintf("%s is at %v, not at %v", c.Name, st.Revision, d.Least)), "collection", c.Name).Reached(snap)
 }
 
 // reached reports whether a snapshot is at a revision. Epoch zero is the

@@ -25,7 +25,9 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt, c.replayBegan = true, true, true, now, now
 		c.terms.Store(nil)
 	}
+	lagged := c.lagging(now)
 	c.noteLog(&b.Batch)
+	c.noteUnknown(ctx, &b.Batch)
 	seen := c.follower.Position().Sequence
 	if b.Reset {
 		seen = 0
@@ -47,7 +49,8 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		}
 	}
 	gap := holed(&b.Batch, seen)
-	revision := c.follower.Apply(b.Batch)
+	c.proof.note(&b.Batch)
+	c.follower.Apply(b.Batch)
 	if c.noteStale(b.Reset, gap, seen) {
 		c.staleTo = c.follower.Position().Sequence
 	}
@@ -62,10 +65,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if len(b.Unreadable) > 0 { // watchers resume by sequence: changes are made in the log's order
 		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
-	state := store.State{
-		Revision: revision, Upper: c.follower.Upper(), Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(),
-		StaleTo: c.staleTo, Fresh: c.fresh,
-	}
+	state := c.state(&c.follower)
 	batch.State = &state
 	// Behind the horizon that a replay began with, tombstones expire from half a TTL on.
 	slow := c.replaying && now.Sub(c.replayBegan) > c.ttl/2
@@ -75,15 +75,19 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if c.sweepDue && state.Synced {
 		batch.Sweep, c.sweepDue = true, false
 	}
-	lagged := c.lagging(now) && !state.Frozen
+	refuted := c.ask(&batch)
+	result := c.store.Apply(batch, now)
+	if result.Unproven {
+		c.follower, c.refuted, state = refuted, true, batch.Unproven
+		c.metrics.refuted.WithLabelValues(c.Name).Inc()
+	}
 	switch {
-	case !state.Frozen:
+	case !state.Frozen && c.Newer() == nil:
 		c.frozen.Store(0)
 	case c.frozen.Load() == 0:
 		c.frozen.Store(now.UnixNano())
 	}
-	result := c.store.Apply(batch, now)
-	if lagged {
+	if lagged != c.lagging(now) {
 		c.observer.Wake()
 	}
 	visible := c.now()
@@ -95,6 +99,13 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	}
 	if state.Synced {
 		c.refused.Store(nil)
+	}
+	if c.refuted {
+		c.replaying = true
+		c.fail(errRefuted)
+		clear(batch.Ops)
+		c.ops = batch.Ops[:0]
+		return
 	}
 	if b.Replayed {
 		c.replaying = false
@@ -116,7 +127,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 // holed reports whether a batch that follows a sequence leaves some out: records
 // that were replaced before they were read.
 func holed(b *delta.Batch, seen uint64) bool {
-	n := uint64(len(b.Records) + len(b.Unreadable))
+	n := uint64(len(b.Records) + len(b.Unreadable) + len(b.Passed))
 	return b.End > 0 || b.Next > seen+1+n
 }
 

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,7 @@ type Collection struct {
 	ttl      time.Duration   // of tombstones
 	now      func() time.Time
 	tracer   trace.Tracer
+	slog     *slog.Logger
 	metrics  *metrics
 	store    *store.Store
 	keeper   *payload.Keeper
@@ -32,6 +34,7 @@ type Collection struct {
 	checkpointing
 	history
 	logState
+	unknowns
 	known   discovered
 	refused atomic.Pointer[refusal] // set while the collection does not fit
 	evicted chan struct{}           // closed when another collection takes its place
@@ -47,6 +50,7 @@ type ingesting struct {
 	replaying   bool      // a replay has not come to its end
 	replayAt    time.Time // when the replay began; zero once its horizon is known
 	replayBegan time.Time // the last one
+	proof                 // of what is held
 	fresh       time.Time
 	staleTo     uint64 // end of the last span of history.stale
 }
@@ -73,7 +77,7 @@ type Observer interface {
 func (s *Collections) newCollection(id delta.Collection) *Collection {
 	ttl := s.log.TombstoneTTL()
 	c := &Collection{
-		ID: id, Name: id.String(), ttl: ttl, now: s.cfg.Now, metrics: s.metrics, tracer: s.tracer, evicted: make(chan struct{}),
+		ID: id, Name: id.String(), ttl: ttl, now: s.cfg.Now, metrics: s.metrics, tracer: s.tracer, slog: s.slog, evicted: make(chan struct{}),
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: define.BuiltIn(id),
 		}),
@@ -113,7 +117,12 @@ func (c *Collection) Refused() error {
 }
 
 // LastError is the last one in following the log; empty when all is well.
-func (c *Collection) LastError() string { return *c.lastErr.Load() }
+func (c *Collection) LastError() string {
+	if err := c.Newer(); err != nil {
+		return err.Error()
+	}
+	return *c.lastErr.Load()
+}
 
 // Warm reports whether what is served began with a checkpoint.
 func (c *Collection) Warm() bool { return c.warm.Load() }
@@ -144,7 +153,7 @@ func (c *Collection) Synced(snap *store.Snapshot) error {
 	if r := c.refused.Load(); r != nil {
 		return r.fault
 	}
-	return fault.New(fault.ErrNotSynced, c.Name, "collection", c.Name)
+	return fault.New(fault.ErrNotSynced, c.Because(c.Name), "collection", c.Name)
 }
 
 // Stale reports whether the reflector has been silent for too long.

@@ -57,6 +57,9 @@ func (in *feed) batch(ctx context.Context, b delta.Batch) error {
 	in.wait()
 	if in.replay = in.replay && !b.Replayed; !in.replay {
 		in.c.apply(ctx, taken)
+		if in.c.refuted {
+			return errRefuted
+		}
 		return nil
 	}
 	busy := make(chan struct{})

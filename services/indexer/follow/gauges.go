@@ -26,7 +26,7 @@ var (
 	gaugeLag       = prometheus.NewDesc("deltaplane_indexer_lag_records", "Log records behind the end of the log as last known.", perCollection, nil)
 	gaugeSilence   = prometheus.NewDesc("deltaplane_indexer_silence_seconds", "Since the reflector was last heard on the log.", perCollection, nil)
 	gaugeErrors    = prometheus.NewDesc("deltaplane_indexer_index_errors", "Keys an index function failed on, over all indexes.", perCollection, nil)
-	gaugeLagging   = prometheus.NewDesc("deltaplane_indexer_lagging", "1 while the revision has stood still for more than 10 s behind a hole in the log: barriers are not met on this replica.", perCollection, nil)
+	gaugeLagging   = prometheus.NewDesc("deltaplane_indexer_lagging", "1 while the revision has stood still for more than 10 s behind a hole in the log, or stands still before a record of a later build: barriers are not met on this replica.", perCollection, nil)
 	gaugeUnindexed = prometheus.NewDesc("deltaplane_indexer_index_unindexed_objects", "Objects that an index has no values for, since its path or expression fails on them; ListIndexers names the first.", []string{"collection", "index"}, nil)
 )
 

@@ -21,7 +21,9 @@ type metrics struct {
 	latency    prometheus.Histogram
 	visible    prometheus.Histogram
 	unreadable *prometheus.CounterVec
+	unknown    *prometheus.CounterVec
 	files      *fileMetrics
+	refuted    *prometheus.CounterVec
 	refused    *prometheus.CounterVec
 }
 
@@ -46,12 +48,20 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		unreadable: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_unreadable_records_total", Help: "Log records that could not be decoded, by collection.",
 		}, []string{"collection"}),
+		refuted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deltaplane_indexer_log_rereads_total",
+			Help: "Times a log was read from its start again because what was read of it is not what its leader wrote, by collection.",
+		}, []string{"collection"}),
+		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deltaplane_indexer_unknown_records_total",
+			Help: "Log records of a later build, by collection and what of them is not known: version, type, encoding (reading stands still before them), kind, reason (passed over).",
+		}, []string{"collection", "part"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_memory_refusals_total", Help: "Times a collection was let go because it did not fit into the memory budget.",
 		}, []string{"collection"}),
 		files: newFileMetrics(),
 	}
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.visible, m.unreadable, m.refused, m.files.written, m.files.took, m.files.starts} {
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.visible, m.unreadable, m.unknown, m.refuted, m.refused, m.files.written, m.files.took, m.files.starts} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -52,7 +52,7 @@ func (s *Collections) CheckReplayed(context.Context) error {
 	}
 	for _, c := range s.names.Load().All {
 		if !c.replayed.Load() && !c.absent.Load() && c.refused.Load() == nil {
-			return fmt.Errorf("%s not replayed yet", c.Name)
+			return errors.New(c.Because(c.Name + " not replayed yet"))
 		}
 	}
 	s.ready.Store(true)
@@ -66,7 +66,8 @@ func (c *Collection) Lag(state store.State) uint64 {
 }
 
 // laggingAfter is how long the revision of a collection may stand still behind a
-// hole in the log before it is said. Usually that is over within moments.
+// hole in the log before it is said. Usually that is over within moments. Before a
+// record that a later build must read it is not, and is said at once.
 const laggingAfter = 10 * time.Second
 
 // FrozenSince is when the revision began to stand still; zero when it does not.
@@ -84,5 +85,5 @@ func (c *Collection) Lagging() bool { return c.lagging(c.now()) }
 // asked at a revision is not answered here.
 func (c *Collection) lagging(now time.Time) bool {
 	at := c.FrozenSince()
-	return !at.IsZero() && now.Sub(at) > laggingAfter
+	return !at.IsZero() && (c.newer.Load() != nil || now.Sub(at) > laggingAfter)
 }

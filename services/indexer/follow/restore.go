@@ -142,6 +142,7 @@ func (c *Collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 		return err
 	}
 	c.keeper.AdoptBlocks(image.Blocks)
+	c.doubted = slices.ContainsFunc(image.Objects, (*store.Object).Faulty) // what the record of such an object was is not known
 	c.follower, c.fresh, c.created, c.catchUp = follower, image.Fresh, image.Created, true
 	var terms []termStart
 	for _, t := range image.Terms {

@@ -28,7 +28,7 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 			Stale:    follow.Stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: c.LastError(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.Memory()),
 			WarmStart: c.Warm(), Watchers: watch.Watching(c), Scope: scopes[c.Scope(snap)],
-			Names: c.OtherNames(),
+			Names: c.OtherNames(), Unknown: c.Unknown(),
 		}
 		if c.Compacting() {
 			status.Tier = indexv1.Tier_TIER_COMPACT

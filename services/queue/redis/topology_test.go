@@ -249,9 +249,15 @@ func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
 	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("Turn = %v, want ErrUnavailable: it was not applied", err)
 	}
-	timer := time.AfterFunc(300*time.Millisecond, finish)
-	defer timer.Stop()
+	finished := make(chan struct{})
+	timer := time.AfterFunc(300*time.Millisecond, func() {
+		defer close(finished)
+		finish()
+	})
 	r, err := pq.Partitions()[0].Turn(t.Context(), &in)
+	if !timer.Stop() {
+		<-finished // its commands end with the test
+	}
 	if err != nil || r.Counts.Ready != 2 {
 		t.Errorf("Turn = %v, %v: want two keys ready", r, err)
 	}

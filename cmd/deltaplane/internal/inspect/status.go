@@ -145,7 +145,7 @@ func (f *flow) print(out io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%d\t%s\n", c.GetCollection(), collectionState(c),
 			show.Dash(c.GetRevision().GetResourceVersion()), c.GetObjects(), c.GetLagRecords(), heard, c.GetBytes(),
-			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), c.GetQuarantined(), show.Dash(c.GetLastError()))
+			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), c.GetQuarantined(), show.Dash(collectionError(c)))
 	}
 	fmt.Fprintln(t, "\n"+show.QueueHeader)
 	if f.queueError != nil {
@@ -155,6 +155,14 @@ func (f *flow) print(out io.Writer) error {
 		fmt.Fprintln(t, show.QueueRow(q))
 	}
 	return t.Flush()
+}
+
+// collectionError is what is wrong with a collection, or else what its replica does not know of the log.
+func collectionError(c *indexv1.CollectionStatus) string {
+	if c.GetLastError() != "" || len(c.GetUnknown()) == 0 {
+		return c.GetLastError()
+	}
+	return "passes over what a later build writes: " + strings.Join(c.GetUnknown(), ", ")
 }
 
 func collectionState(c *indexv1.CollectionStatus) string {

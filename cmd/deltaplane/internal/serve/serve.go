@@ -103,7 +103,7 @@ func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error 
 // connect opens the log for one service.
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
 	c := n.config
-	c.Name, c.Log = "deltaplane-"+service, log
+	c.Name, c.Log, c.Build = "deltaplane-"+service, log, cli.BuildVersion()
 	deadline := time.Now().Add(n.wait)
 	for attempt := 0; ; attempt++ {
 		conn, err := stream.Connect(ctx, c)

@@ -3047,7 +3047,8 @@ type CollectionStatus struct {
 	Scope KeyScope `protobuf:"varint,21,opt,name=scope,proto3,enum=deltaplane.index.v1.KeyScope" json:"scope,omitempty"`
 	// Highest resource version applied in the epoch; above `revision` while the state is not exact. See IndexService.
 	Upper *v1.Revision `protobuf:"bytes,22,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Its revision has stood still for more than 10 s while this replica applies records behind a hole in the log: reads go on, and
+	// Its revision has stood still for more than 10 s while this replica applies records behind a hole in the log, or stands still before
+	// a record that a later build must read (last_error names it then): reads go on, and
 	// barriers (`at_least`) are not met here meanwhile. Ask another replica.
 	Lagging bool `protobuf:"varint,23,opt,name=lagging,proto3" json:"lagging,omitempty"`
 	// Since when the revision stands still so; left out while it does not.
@@ -3055,7 +3056,10 @@ type CollectionStatus struct {
 	// What else the resource is called: its singular, kind and short names in lower case, as the API server's discovery told them when the
 	// reflector found the resource. At most 16. Empty while nobody has said, as with `scope`. Requests do not take them as names of the
 	// collection; several collections may have the same.
-	Names         []string `protobuf:"bytes,25,rep,name=names,proto3" json:"names,omitempty"`
+	Names []string `protobuf:"bytes,25,rep,name=names,proto3" json:"names,omitempty"`
+	// What of the log this replica's build does not know and passes over, such as `kind "x"` or `reason "y"`; at most 16. It is harmless,
+	// and shows that the reflector's build is a later one.
+	Unknown       []string `protobuf:"bytes,26,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3261,6 +3265,13 @@ func (x *CollectionStatus) GetFrozenSince() *timestamppb.Timestamp {
 func (x *CollectionStatus) GetNames() []string {
 	if x != nil {
 		return x.Names
+	}
+	return nil
+}
+
+func (x *CollectionStatus) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
 	}
 	return nil
 }
@@ -4948,7 +4959,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\x123\n" +
 	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
 	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x18\n" +
-	"\x16ListCollectionsRequest\"\x8c\a\n" +
+	"\x16ListCollectionsRequest\"\xa6\a\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4980,7 +4991,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05upper\x18\x16 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12\x18\n" +
 	"\alagging\x18\x17 \x01(\bR\alagging\x12=\n" +
 	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\x12\x14\n" +
-	"\x05names\x18\x19 \x03(\tR\x05names\"|\n" +
+	"\x05names\x18\x19 \x03(\tR\x05names\x12\x18\n" +
+	"\aunknown\x18\x1a \x03(\tR\aunknown\"|\n" +
 	"\x17ListCollectionsResponse\x12G\n" +
 	"\vcollections\x18\x01 \x03(\v2%.deltaplane.index.v1.CollectionStatusR\vcollections\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\"\x94\x01\n" +
