@@ -54,7 +54,7 @@ var unwords = []unword{
 	private("taker", "waiter"),
 	private("purse", "per-queue credit"),
 	private("nudge", "wake"),
-	private("rouse", "wake", "internal/stream/", "services/reflector/"),
+	private("rouse", "wake", "services/reflector/"),
 	private("unfit", "unsuitable", "cmd/", "services/indexer/", "services/queue/"),
 	private("hazed", "stale", "core/store/", "services/indexer/"),
 	private("spoiled", "invalid", "internal/stream/", "services/indexer/", "services/reflector/"),

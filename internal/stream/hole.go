@@ -2,6 +2,8 @@ package stream
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -79,10 +81,12 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 	if err != nil {
 		return false, err
 	}
-	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
+	switch {
+	case info.Delivered.Consumer != r.consumerSeq:
 		return false, nil // on its way
-	}
-	if r.replicas <= 1 || tail.Last <= r.pos.Sequence {
+	case info.NumPending > 0:
+		return false, r.widen(ctx)
+	case r.replicas <= 1 || tail.Last <= r.pos.Sequence:
 		return true, nil
 	}
 	next, err := r.c.message(ctx, r.col, struct {
@@ -90,4 +94,29 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 		NextFor string `json:"next_by_subj"`
 	}{r.pos.Sequence + 1, ">"})
 	return err == nil && next == nil, err // what lay there may have expired
+}
+
+// widen ends a session whose next record the server does not send because it is larger than a request: the
+// log was configured for larger records when it was written. The server answers such requests, and says only that.
+func (r *reader) widen(ctx context.Context) error {
+	was := r.stuck
+	if r.stuck = true; !was || r.pull == 0 {
+		return nil // it may be about to send it
+	}
+	log, err := r.c.js.Stream(ctx, r.col.StreamName())
+	if err != nil {
+		return err
+	}
+	// Any server that has the record may answer, with the record as it is: the leader's answer is JSON, of which so much takes seconds.
+	next, err := log.GetMsg(ctx, r.pos.Sequence+1, jetstream.WithGetMsgSubject(">"))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil
+	case err != nil:
+		return err
+	case len(next.Data)+headerRoom <= r.pull:
+		return nil
+	}
+	r.largest = len(next.Data) + headerRoom
+	return fmt.Errorf("%w: %d bytes, %d are requested", errNarrow, len(next.Data), r.pull)
 }

@@ -17,19 +17,28 @@ const (
 	// a liveness record every 2 s.
 	silence = 7 * time.Second
 	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
-	readerPrefix      = "dp_read_"
-	readerInactive    = 30 * time.Second
-	mostLeft          = 1024 // consumers that are to be removed later; the server drops them by itself too
-	minBackoff        = 100 * time.Millisecond
-	maxBackoff        = 5 * time.Second
-	defaultMaxBatch   = 1024
-	defaultPullBytes  = 16 << 20
+	readerPrefix     = "dp_read_"
+	readerInactive   = 30 * time.Second
+	mostLeft         = 1024 // consumers that are to be removed later; the server drops them by itself too
+	minBackoff       = 100 * time.Millisecond
+	maxBackoff       = 5 * time.Second
+	defaultMaxBatch  = 1024
+	pullMessages     = 1024 // of a reader of headers
+	defaultPullBytes = 16 << 20
+	// pullSilence is how long a server that answers may answer no request for records before the consumer is taken for lost.
+	pullSilence       = 12 * time.Second
 	consumerOpTimeout = 2 * time.Second
 )
 
 // Handler takes a batch of a collection's log. Batches come in order, one at a time, never empty of both records and
 // flags. The records and their payloads may be kept but not changed. An error ends the read and is returned by it.
 type Handler func(ctx context.Context, b delta.Batch) error
+
+// errConsumerLost: the server has no such consumer any more, or gives it up.
+var errConsumerLost = errors.New("stream: consumer lost")
+
+// errNarrow: the next record is larger than what is requested at a time.
+var errNarrow = errors.New("stream: record is larger than a request")
 
 // ReadConfig says where and how to read. The zero value replays the log from its start and follows it.
 type ReadConfig struct {
@@ -46,12 +55,9 @@ type ReadConfig struct {
 	CatchUp bool
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
-	// Lend keeps payloads only until the handler returns; the records may be kept, but their payloads must be replaced. It saves a copy of
-	// each.
-	Lend bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
-	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
+	// PullBytes bounds what the server sends ahead; default 8 MiB, and never less than the largest record.
 	PullBytes int
 }
 
@@ -65,9 +71,10 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 		return err
 	}
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, defaultMaxBatch)
-	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
+	cfg.PullBytes = cmp.Or(cfg.PullBytes, defaultPullBytes)
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
+	r.largest = c.cfg.MaxPayload
 	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
 	wait, told := patience{}, false
 	for {
@@ -190,6 +197,8 @@ type reader struct {
 	replicas    int       // of the log
 	holeEnd     holeEnd   // of a replicated log
 	consumerSeq uint64
-	decoder     delta.Decoder
+	largest     int  // bytes of a record, as far as is known
+	pull        int  // bytes that are requested at a time; 0 for a number of messages
+	stuck       bool // the server had a record and did not send it
 	moved       bool // this session has read something
 }

@@ -1,18 +1,18 @@
 package stream
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func (r *reader) process(ctx, calls context.Context, msgs []message) error {
+func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error {
 	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
 	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return tooLong(away)
@@ -20,30 +20,36 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}
 	pos, hole, open := r.pos, false, r.holeEnd.open
 	now := time.Now()
-	var at place
-	for i := range msgs {
-		m := &msgs[i]
-		at = m.at
-		if at.delivery != r.consumerSeq+1 {
-			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, at.delivery, r.consumerSeq)
+	heard := r.heard
+	for _, m := range msgs {
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read the log of %s: %w", r.col, err)
+		}
+		sequence := meta.Sequence.Stream
+		if meta.Sequence.Consumer != r.consumerSeq+1 {
+			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, meta.Sequence.Consumer, r.consumerSeq)
 		}
 		r.consumerSeq++
-		stored := at.at.Add(-r.ahead)
+		if meta.Timestamp.After(heard) {
+			heard = meta.Timestamp
+		}
+		stored := meta.Timestamp.Add(-r.ahead)
 		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
-		if at.sequence != pos.Sequence+1 {
+		if sequence != pos.Sequence+1 {
 			if hole = true; r.replicas > 1 {
 				r.holeEnd.begin()
 			}
 		}
-		rec, err := r.decode(m)
+		rec, err := decode(m.Subject(), m.Headers(), m.Data(), sequence)
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
-				slog.String("sequence", strconv.FormatUint(at.sequence, 10)), slog.String("error", err.Error()))
-			_, _, key, _ := delta.ParseSubject(m.subject)
-			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: at.sequence, Key: key, Err: err})
-			pos.Sequence = at.sequence
+				slog.String("sequence", strconv.FormatUint(sequence, 10)), slog.String("error", err.Error()))
+			_, _, key, _ := delta.ParseSubject(m.Subject())
+			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: sequence, Key: key, Err: err})
+			pos.Sequence = sequence
 			continue
 		}
 		rec.StoredAt = stored
@@ -51,10 +57,10 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 			return err
 		}
 		if rec.Term <= r.term {
-			r.old = at.sequence
+			r.old = sequence
 		}
-		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
-		if !r.replaying || at.sequence >= r.target { // a replay is not over before
+		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: sequence}
+		if !r.replaying || sequence >= r.target { // a replay is not over before
 			r.holeEnd.saw(&rec)
 		}
 		b.Records = append(b.Records, rec)
@@ -64,29 +70,8 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 	if err := r.settle(calls, &b, pos, open); err != nil {
 		return err
 	}
-	r.pos, r.contact, r.moved = pos, time.Now(), true
-	if at.at.After(r.heard) {
-		r.heard = at.at
-	}
+	r.pos, r.contact, r.heard, r.moved = pos, time.Now(), heard, true
 	return r.deliver(ctx, b)
-}
-
-// decode makes a record of a message.
-func (r *reader) decode(m *message) (rec delta.Record, err error) {
-	switch {
-	case m.chunk == nil:
-		return decode(m.subject, m.fields, m.data, m.at.sequence)
-	case !strings.HasPrefix(m.header, headerPreamble):
-		return rec, fmt.Errorf("%w: no headers", delta.ErrHeader)
-	}
-	_, lines, _ := strings.Cut(m.header, "\n")
-	data := m.data
-	if !r.cfg.Lend {
-		data = bytes.Clone(data)
-	}
-	rec, err = r.decoder.Decode(m.subject, lines, data)
-	rec.Sequence = m.at.sequence
-	return rec, err
 }
 
 // settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before

@@ -1,0 +1,146 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// pulled is a stream of records that grow, and the consumers of it.
+type pulled struct {
+	*testing.T
+	c    *Conn
+	made int
+}
+
+const pulledStream, pulledRecords = "pulled", 400
+
+func newPulled(t *testing.T) *pulled {
+	c := connected(t, Config{})
+	if _, err := c.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: pulledStream, Subjects: []string{pulledStream}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range pulledRecords {
+		if _, err := c.js.PublishAsync(pulledStream, make([]byte, 2000+10*i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-c.js.PublishAsyncComplete()
+	return &pulled{T: t, c: c}
+}
+
+// from requests all records, bytes at a time. The names of all consumers have one length, as the records' sizes depend on it.
+func (p *pulled) from(bytes int) (jetstream.Consumer, *deliveries) {
+	p.Helper()
+	p.made++
+	cons, err := p.c.js.CreateConsumer(p.Context(), pulledStream, jetstream.ConsumerConfig{
+		Name: fmt.Sprintf("reader%03d", p.made), AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true,
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	in, err := deliver(cons, 0, bytes, nil)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(in.close)
+	return cons, in
+}
+
+// all takes every record and returns their sizes, as the server counts them.
+func (p *pulled) all(in *deliveries) (sizes []int) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
+	defer cancel()
+	for len(sizes) < pulledRecords {
+		select {
+		case <-in.ready:
+			for _, m := range in.take(nil, pulledRecords) {
+				sizes = append(sizes, len(m.Subject())+len(m.Reply())+len(m.Data()))
+			}
+		case err := <-in.fault:
+			p.Fatalf("%v behind %d records", err, len(sizes))
+		case <-ctx.Done():
+			p.Fatalf("nothing came behind %d records", len(sizes))
+		}
+	}
+	return sizes
+}
+
+// The server says nothing of a request that ends because its bytes were used to the last one. A reader that
+// waited for the messages that it was also for would stand still until a heartbeat is missed.
+func TestARequestWhoseBytesAreUsedToTheLastIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	p := newPulled(t)
+	_, in := p.from(1 << 20)
+	sizes := p.all(in)
+	for _, first := range []int{100, 120, 150, 200} {
+		most := 0
+		for _, size := range sizes[:first] {
+			most += size
+		}
+		cons, in := p.from(most) // which nobody takes from, so that the library requests no more
+		for over := false; !over; {
+			info, err := cons.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			over = info.NumWaiting == 0 && info.Delivered.Consumer == uint64(first)
+			if !over && info.NumWaiting == 0 && info.Delivered.Consumer > 0 {
+				t.Fatalf("of the first request %d records came, want %d: its bytes are not used to the last", info.Delivered.Consumer, first)
+			}
+		}
+		p.all(in)
+	}
+}
+
+// Some takeovers met a server that had a record to send, and sent nothing before the request for it ended.
+func TestARequestEndsAfterTwoSecondsAndHasRoomForTheLargestRecord(t *testing.T) {
+	t.Parallel()
+	p := newPulled(t)
+	requests := make(chan *nats.Msg, 64)
+	if _, err := p.c.nc.ChanSubscribe(jetstream.DefaultAPIPrefix+"CONSUMER.MSG.NEXT.>", requests); err != nil {
+		t.Fatal(err)
+	}
+	const largest = 8 << 20
+	_, in := p.from(pullBytes(1, largest))
+	p.all(in)
+	for range 2 { // the second once the first has ended
+		select {
+		case m := <-requests:
+			var got struct {
+				Bytes   int           `json:"max_bytes"`
+				Expires time.Duration `json:"expires"`
+			}
+			if err := json.Unmarshal(m.Data, &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Expires != 2*time.Second || got.Bytes < largest {
+				t.Errorf("a request for %d bytes that ends after %v, want %d or more and 2s", got.Bytes, got.Expires, largest)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("no request")
+		}
+	}
+}
+
+func TestPullBytesHoldTheLargestRecordAndFitIntoTheLibrarysQueue(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ want, largest, got int }{
+		{16 << 20, 1 << 20, 16 << 20},
+		{8 << 20, 8 << 20, 8<<20 + headerRoom},
+		{1, 8 << 20, 8<<20 + headerRoom},
+		{16 << 20, 40 << 20, 40<<20 + headerRoom},
+		{1 << 30, 8 << 20, 64 << 20},
+		{16 << 20, 64 << 20, 64<<20 + headerRoom},
+	} {
+		if got := pullBytes(row.want, row.largest); got != row.got {
+			t.Errorf("pullBytes(%d, %d) = %d, want %d", row.want, row.largest, got, row.got)
+		}
+	}
+}
