@@ -39,10 +39,11 @@ type deliveries struct {
 	closed bool
 }
 
-// pullBytes is how many bytes may be requested in advance when want are asked for: the server sends nothing that a
-// request has no room for. What is received ahead of a reader is memory that a cold sync touches for the first time.
+// pullBytes is how many bytes may be requested in advance when want are asked for. The server sends nothing that a request
+// has no room for, and the library requests half of them at a time: with less than two records of the largest size, requests
+// often end by a record that uses them to the last, of which the library learns by a missed heartbeat if it was requesting.
 func pullBytes(want, largest int) int {
-	return max(min(want, mostPending), largest+headerRoom)
+	return max(min(max(want, 2*largest), mostPending), largest+headerRoom)
 }
 
 // deliver requests what a consumer has to send: up to bytes in advance, or up to messages if

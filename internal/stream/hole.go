@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -100,7 +99,7 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 // log was configured for larger records when it was written. The server answers such requests, and says only that.
 func (r *reader) widen(ctx context.Context) error {
 	was := r.stuck
-	if r.stuck = true; !was || r.pull == 0 {
+	if r.stuck = true; !was || r.pull == 0 || r.fits > r.pos.Sequence {
 		return nil // it may be about to send it
 	}
 	log, err := r.c.js.Stream(ctx, r.col.StreamName())
@@ -110,13 +109,11 @@ func (r *reader) widen(ctx context.Context) error {
 	// Any server that has the record may answer, with the record as it is: the leader's answer is JSON, of which so much takes seconds.
 	next, err := log.GetMsg(ctx, r.pos.Sequence+1, jetstream.WithGetMsgSubject(">"))
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return nil
-	case err != nil:
-		return err
-	case len(next.Data)+headerRoom <= r.pull:
-		return nil
+	case err == nil && len(next.Data)+headerRoom > r.pull:
+		r.largest = len(next.Data) + headerRoom
+		return fmt.Errorf("%w: %d bytes, %d are requested", errNarrow, len(next.Data), r.pull)
+	case err == nil:
+		r.fits = next.Sequence
 	}
-	r.largest = len(next.Data) + headerRoom
-	return fmt.Errorf("%w: %d bytes, %d are requested", errNarrow, len(next.Data), r.pull)
+	return nil // whatever it was is asked again, or is not there any more
 }

@@ -197,8 +197,9 @@ type reader struct {
 	replicas    int       // of the log
 	holeEnd     holeEnd   // of a replicated log
 	consumerSeq uint64
-	largest     int  // bytes of a record, as far as is known
-	pull        int  // bytes that are requested at a time; 0 for a number of messages
-	stuck       bool // the server had a record and did not send it
-	moved       bool // this session has read something
+	largest     int    // bytes of a record, as far as is known
+	pull        int    // bytes that are requested at a time; 0 for a number of messages
+	stuck       bool   // the server had a record and did not send it
+	fits        uint64 // the sequence of a record that was found to fit into a request
+	moved       bool   // this session has read something
 }
