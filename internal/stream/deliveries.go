@@ -29,8 +29,10 @@ type deliveries struct {
 	ready chan struct{} // cap 1; there are messages
 	fault chan error    // cap 1; what is wrong with the consumer
 	cc    jetstream.ConsumeContext
-	most  int                 // bytes in the queue
-	left  func(jetstream.Msg) // gets what nobody takes any more; nil drops it
+	// The queue has room while it holds fewer messages and bytes than these.
+	mostMessages, mostBytes int
+
+	left func(jetstream.Msg) // gets what nobody takes any more; nil drops it
 
 	mu     sync.Mutex
 	room   sync.Cond // the queue has room, or is closed
@@ -46,14 +48,14 @@ func pullBytes(want, largest int) int {
 	return max(min(max(want, 2*largest), mostPending), largest+headerRoom)
 }
 
-// deliver requests what a consumer has to send: up to bytes in advance, or up to messages if
-// bytes is 0. The library counts either bytes or messages.
+// deliver requests what a consumer has to send: up to bytes in advance, or up to messages if bytes is 0, as the library
+// counts either bytes or messages. At most so many messages wait to be taken as well.
 func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.Msg)) (*deliveries, error) {
-	d := &deliveries{ready: make(chan struct{}, 1), fault: make(chan error, 1), left: left, most: mostQueued}
+	d := &deliveries{ready: make(chan struct{}, 1), fault: make(chan error, 1), left: left, mostMessages: messages, mostBytes: mostQueued}
 	d.room.L = &d.mu
 	var bound jetstream.PullConsumeOpt = jetstream.PullMaxMessages(messages)
 	if bytes > 0 {
-		bound, d.most = jetstream.PullMaxBytes(bytes), min(bytes/8, mostQueued)
+		bound, d.mostBytes = jetstream.PullMaxBytes(bytes), min(bytes/8, mostQueued)
 	}
 	var err error
 	d.cc, err = cons.Consume(d.put, bound, jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
@@ -69,7 +71,7 @@ func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.M
 // put queues a message, and waits for room first: as long as it does the library requests nothing for it.
 func (d *deliveries) put(m jetstream.Msg) {
 	d.mu.Lock()
-	for d.bytes >= d.most && !d.closed {
+	for !d.closed && (len(d.queue) >= d.mostMessages || d.bytes >= d.mostBytes) {
 		d.room.Wait()
 	}
 	closed := d.closed

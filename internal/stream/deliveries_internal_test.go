@@ -44,7 +44,7 @@ func (p *pulled) from(bytes int) (jetstream.Consumer, *deliveries) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	in, err := deliver(cons, 0, bytes, nil)
+	in, err := deliver(cons, pullMessages, bytes, nil)
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func opened(t *testing.T, r *reader) (jetstream.Consumer, *deliveries) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := deliver(cons, 0, 1<<20, nil)
+	in, err := deliver(cons, pullMessages, 1<<20, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
