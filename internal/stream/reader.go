@@ -197,6 +197,7 @@ type reader struct {
 	replicas    int       // of the log
 	holeEnd     holeEnd   // of a replicated log
 	consumerSeq uint64
+	calm        bool   // the feeding server had nothing to send and a request for it, and nothing came since
 	largest     int    // bytes of a record, as far as is known
 	pull        int    // bytes that are requested at a time; 0 for a number of messages
 	stuck       bool   // the server had a record and did not send it

@@ -137,7 +137,7 @@ func (r *reader) complete(ctx context.Context, tail Tail) error {
 
 func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 	r.clean(ctx)
-	r.consumerSeq, r.stuck = 0, false
+	r.consumerSeq, r.calm, r.stuck = 0, false, false
 	cfg := jetstream.ConsumerConfig{
 		Name:              readerPrefix + nuid.Next(),
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -214,7 +214,7 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in 
 			return err
 		}
 		clear(batch) // the last messages would be held until others come
-		missed, r.stuck = time.Time{}, false
+		missed, r.calm, r.stuck = time.Time{}, false, false
 		quiet.Reset(r.patience())
 	}
 }
