@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -59,13 +60,23 @@ func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.M
 	}
 	var err error
 	d.cc, err = cons.Consume(d.put, bound, jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(pullHeartbeat),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			select {
-			case d.fault <- err:
-			default:
-			}
-		}))
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { d.fail(err) }))
 	return d, err
+}
+
+// fail notes what is wrong. A missed heartbeat gives way: behind another fault the library may have
+// ended, and says nothing more.
+func (d *deliveries) fail(err error) {
+	if !errors.Is(err, jetstream.ErrNoHeartbeat) {
+		select {
+		case <-d.fault:
+		default:
+		}
+	}
+	select {
+	case d.fault <- err:
+	default:
+	}
 }
 
 // put queues a message, and waits for room first: as long as it does the library requests nothing for it.

@@ -159,3 +159,19 @@ func TestPullBytesHoldTheLargestRecordAndFitIntoTheLibrarysQueue(t *testing.T) {
 		}
 	}
 }
+
+func TestAMissedHeartbeatHidesNoOtherFault(t *testing.T) {
+	t.Parallel()
+	for _, faults := range [][]error{
+		{jetstream.ErrNoHeartbeat, jetstream.ErrConsumerDeleted},
+		{jetstream.ErrConsumerDeleted, jetstream.ErrNoHeartbeat},
+	} {
+		d := &deliveries{fault: make(chan error, 1)}
+		for _, err := range faults {
+			d.fail(err)
+		}
+		if got := <-d.fault; !errors.Is(got, jetstream.ErrConsumerDeleted) {
+			t.Errorf("of %v: %v", faults, got)
+		}
+	}
+}
