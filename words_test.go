@@ -32,23 +32,23 @@ var unwords = []unword{
 		write: "what the rule says, or a link to its place in docs/rules.md",
 		// R-22, a.2-24, c.13, b-3.
 		form:   regexp.MustCompile(`\b(RL|[A-Z])-\d{2}\b|\b[a-h]\.\d{1,2}(-\d{1,2})?\b|\bb-\d\b`),
-		except: []string{"core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
+		except: []string{"core/workqueue/", "internal/devcluster/", "services/indexer/", "services/queue/"},
 	},
 	{
 		name:  "test named by a code",
 		write: "what happens",
 		// TestR22AWatch, TestDesign63AFence, TestRealR19TooMany.
 		form:   regexp.MustCompile(`\b(Test|Fuzz|Benchmark)(Real)?((RL|[A-Z])\d{1,2}|Design\d{1,2}|A\d{3})+[A-Z]\w*`),
-		except: []string{"core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
+		except: []string{"core/workqueue/", "internal/devcluster/", "services/indexer/", "services/queue/"},
 	},
 	{
 		name:   "section of a document that is not here",
 		write:  "what it says, or a link into docs/",
 		form:   regexp.MustCompile(`\b[Dd]esign,? (section )?\d|\bchecklist\b|\bcontrollers\.md\b`),
 		parts:  []string{"esign", "checklist", "controllers.md"},
-		except: []string{"internal/stream/", "services/indexer/"},
+		except: []string{"services/indexer/"},
 	},
-	private("reign", "leadership term", "internal/stream/", "services/indexer/", "services/reflector/"),
+	private("reign", "leadership term", "services/indexer/", "services/reflector/"),
 	private("chorus", "log deduplicator", "services/reflector/"),
 	private("asker", "deletion resolver", "services/indexer/", "services/nodeagent/", "services/reflector/"),
 	private("taker", "waiter"),
@@ -57,8 +57,8 @@ var unwords = []unword{
 	private("rouse", "wake", "services/reflector/"),
 	private("unfit", "unsuitable", "cmd/", "services/indexer/", "services/queue/"),
 	private("hazed", "stale", "core/store/", "services/indexer/"),
-	private("spoiled", "invalid", "internal/stream/", "services/indexer/", "services/reflector/"),
-	private("handicap", "delay", "internal/stream/", "services/reflector/"),
+	private("spoiled", "invalid", "services/indexer/", "services/reflector/"),
+	private("handicap", "delay", "services/reflector/"),
 	private("letOthers", "yield"),
 }
 

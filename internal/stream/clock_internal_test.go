@@ -13,7 +13,7 @@ import (
 )
 
 // A machine that is suspended stops the monotonic clock, by which a reader of a quiet log would never have been away.
-func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
+func TestAReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	t.Parallel()
 	c := &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}
 	now := time.Now()
@@ -56,7 +56,7 @@ func (d delivered) Metadata() (*jetstream.MsgMetadata, error) { return &d.meta, 
 
 // A reader that follows, or catches up from a position, may have missed a tombstone that has expired since. One that reads from the start has nothing
 // that such a tombstone would take away.
-func TestDesign64AReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
+func TestAReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name               string
@@ -121,7 +121,7 @@ func TestPatienceStartsWithOneFreeRefusal(t *testing.T) {
 	}
 }
 
-func TestT16ReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
+func TestReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
 	t.Parallel()
 	var early, late int
 	for range 200 {

@@ -56,8 +56,8 @@ type ConsumeConfig struct {
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch, and 16 times MaxBatch those that all replicas together have not acknowledged; default 256.
 	MaxBatch int
-	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 8 MiB, and never less than the largest record.
-	// Without payloads MaxBatch does. Of small records with payloads one replica may so have all that may be unacknowledged: what
+	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 16 MiB, and never less than two records of the
+	// largest size. Without payloads MaxBatch does. Of small records with payloads one replica may so have all that may be unacknowledged: what
 	// it does not get to within AckWait comes again, to whoever asks. Those whose handlers are slow choose a smaller MaxBatch.
 	PullBytes int
 	// AckWait is how long a batch may take before its records are handed to another replica; default 30 s.
@@ -117,7 +117,7 @@ type consumer struct {
 // mostPending is how many records all replicas together may have unacknowledged; then the server hands out no more.
 func (k *consumer) mostPending() int { return 16 * k.cfg.MaxBatch }
 
-// stall warns when the server hands out nothing more, because replicas sit on what they got (T-07).
+// stall warns when the server hands out nothing more, because replicas sit on what they got.
 func (k *consumer) stall(ctx context.Context, pending int) {
 	was := k.stalled
 	if k.stalled = pending >= k.mostPending(); k.stalled && !was {

@@ -148,9 +148,9 @@ func TestPullBytesHoldTheLargestRecordAndFitIntoTheLibrarysQueue(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ want, largest, got int }{
 		{16 << 20, 1 << 20, 16 << 20},
-		{8 << 20, 8 << 20, 8<<20 + headerRoom},
-		{1, 8 << 20, 8<<20 + headerRoom},
-		{16 << 20, 40 << 20, 40<<20 + headerRoom},
+		{16 << 20, 8 << 20, 16 << 20},
+		{1, 8 << 20, 16 << 20},
+		{16 << 20, 40 << 20, 64 << 20},
 		{1 << 30, 8 << 20, 64 << 20},
 		{16 << 20, 64 << 20, 64<<20 + headerRoom},
 	} {

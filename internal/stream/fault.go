@@ -15,7 +15,7 @@ import (
 var (
 	// ErrDeposed: a higher term is in the log; this writer has stopped for good.
 	ErrDeposed = errors.New("stream: deposed by a newer leader")
-	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin (design 6.4).
+	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin.
 	ErrLogLost = errors.New("stream: log is shorter than what was acknowledged")
 	// ErrBootstrap: a position is not part of the log any more; read from the start and sweep.
 	ErrBootstrap = errors.New("stream: position lost, bootstrap again")

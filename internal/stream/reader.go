@@ -44,7 +44,7 @@ var errNarrow = errors.New("stream: record is larger than a request")
 type ReadConfig struct {
 	// From is the position to resume behind; zero replays from the start.
 	From delta.Position
-	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed (design 6.4). The zero time
+	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed. The zero time
 	// means "just now".
 	FromTime time.Time
 	// Created is the [delta.Batch]'s Created of the log that From is a position of; a log made at another time is not resumed. The zero
@@ -57,7 +57,7 @@ type ReadConfig struct {
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
-	// PullBytes bounds what the server sends ahead; default 8 MiB, and never less than the largest record.
+	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
 	PullBytes int
 }
 
@@ -131,7 +131,7 @@ func (p *patience) next(refused bool) time.Duration {
 	return min(minBackoff<<min(p.failures-1, 10), maxBackoff)
 }
 
-// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch (T-16).
+// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch.
 const replaySpread = 500 * time.Millisecond
 
 // jitter is a wait of at least backoff; without one it only keeps readers apart.

@@ -214,7 +214,7 @@ func TestASlowReaderHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func TestDesign64ARefusalThatPersistsIsWaitedOut(t *testing.T) {
+func TestARefusalThatPersistsIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)

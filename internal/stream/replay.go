@@ -53,7 +53,7 @@ func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error
 			continue
 		}
 		rec.StoredAt = stored
-		if err := r.reign(calls, &rec, pos); err != nil {
+		if err := r.newTerm(calls, &rec, pos); err != nil {
 			return err
 		}
 		if rec.Term <= r.term {
@@ -114,9 +114,9 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// reign notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
+// newTerm notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
 // epoch, makes the reader look at who leads.
-func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Position) error {
+func (r *reader) newTerm(ctx context.Context, rec *delta.Record, pos delta.Position) error {
 	switch {
 	case rec.Epoch > r.epoch && r.epoch != 0:
 		return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch)

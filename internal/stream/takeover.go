@@ -51,7 +51,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 			return fmt.Errorf("%w: it ends at %d again, and was to begin at %d", ErrLogLost, tail.Last, above)
 		}
 		w.created, w.origin = tail.Created, origin.Sequence
-		if w.fresh = above > 0 || tail.Term == 0 || cfg.NewEpoch || tail.Epoch <= cfg.Spoiled; w.fresh {
+		if w.fresh = above > 0 || tail.Term == 0 || cfg.NewEpoch || tail.Epoch <= cfg.InvalidEpoch; w.fresh {
 			w.epoch = max(w.epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
 		}
 		if w.origin == 0 {

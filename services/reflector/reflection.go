@@ -133,10 +133,10 @@ func (r *reflection) reign(ctx context.Context) error {
 	defer s.end()
 	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
-		Floor:    func() uint64 { return max(floor, s.term()) },
-		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
-		Failed:   func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
-		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
+		Floor:  func() uint64 { return max(floor, s.term()) },
+		Delay:  func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
+		Failed: func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
+		Seen:   func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, Spoiled: r.spoiled,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, InvalidEpoch: r.spoiled,
 	})
 	if err != nil {
 		if errors.Is(err, stream.ErrLogLost) {
