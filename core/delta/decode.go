@@ -52,75 +52,9 @@ var slotNames = [slots]string{
 	HeaderNames,
 }
 
-// slotOf finds the place of a header; false for one that is not ours.
-func slotOf(name string) (slot, bool) {
-	switch name {
-	case HeaderVersion:
-		return slotVersion, true
-	case HeaderKind:
-		return slotKind, true
-	case HeaderType:
-		return slotType, true
-	case HeaderKey:
-		return slotKey, true
-	case HeaderUID:
-		return slotUID, true
-	case HeaderRV:
-		return slotRV, true
-	case HeaderEpoch:
-		return slotEpoch, true
-	case HeaderTerm:
-		return slotTerm, true
-	case HeaderWatermark:
-		return slotWatermark, true
-	case HeaderHash:
-		return slotHash, true
-	case HeaderChecksum:
-		return slotChecksum, true
-	case HeaderEncoding:
-		return slotEncoding, true
-	case HeaderGen:
-		return slotGen, true
-	case HeaderReason:
-		return slotReason, true
-	case HeaderOverflow:
-		return slotOverflow, true
-	case HeaderScope:
-		return slotScope, true
-	case HeaderStart:
-		return slotStart, true
-	case HeaderLive:
-		return slotLive, true
-	case HeaderDigest:
-		return slotDigest, true
-	case HeaderWriter:
-		return slotWriter, true
-	case HeaderBuild:
-		return slotBuild, true
-	case HeaderNeeds:
-		return slotNeeds, true
-	case HeaderObserved:
-		return slotObserved, true
-	case HeaderPublished:
-		return slotPublished, true
-	case HeaderTrace:
-		return slotTrace, true
-	case HeaderOwner:
-		return slotOwner, true
-	case HeaderHint:
-		return slotHint, true
-	case HeaderLabel:
-		return slotLabel, true
-	case HeaderNames:
-		return slotNamed, true
-	}
-	return 0, false
-}
-
 // decoder reads header values and keeps the first fault.
 type decoder struct {
 	first [slots]string              // value of each header
-	seen  uint32                     // slots of lines
 	all   [slots - repeated][]string // values of those that may be repeated
 	err   error
 }
@@ -133,37 +67,6 @@ func (d *decoder) fields(h map[string][]string) {
 			if slot(at) >= repeated {
 				d.all[slot(at)-repeated] = vs
 			}
-		}
-	}
-}
-
-// lines takes the headers from lines of "name: value", up to an empty one.
-func (d *decoder) lines(text string) {
-	for {
-		line, rest, ok := strings.Cut(text, "\n")
-		if !ok {
-			d.err = fmt.Errorf("%w: the headers break off", ErrHeader)
-			return
-		}
-		if text, line = rest, strings.TrimSuffix(line, "\r"); line == "" {
-			return
-		}
-		name, value, ok := strings.Cut(line, ":")
-		if !ok {
-			d.err = fmt.Errorf("%w: %.64q is not name: value", ErrHeader, line)
-			return
-		}
-		at, ok := slotOf(name)
-		if !ok {
-			continue
-		}
-		value = strings.TrimLeft(value, " \t")
-		if at >= repeated {
-			d.all[at-repeated] = append(d.all[at-repeated], value)
-		}
-		if d.seen&(1<<at) == 0 {
-			d.seen |= 1 << at
-			d.first[at] = value
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 )
 
 // DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
@@ -14,36 +13,6 @@ func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, e
 	var d decoder
 	d.fields(h)
 	return d.record(subject, c, kind, key, body, err)
-}
-
-// Decoder reads records as [DecodeRecord] does, from headers as they are on the wire. It remembers the collection, since a log has but one.
-// The zero value is ready. It is for one goroutine.
-type Decoder struct {
-	prefix     string // of the subjects of the collection's deltas
-	collection Collection
-}
-
-// Decode reads a record whose headers are given as lines of "name: value" that end with an empty one. Texts of the record are parts of it.
-func (x *Decoder) Decode(subject, header string, body []byte) (Record, error) {
-	c, kind, key, err := x.subject(subject)
-	var d decoder
-	d.lines(header)
-	return d.record(subject, c, kind, key, body, err)
-}
-
-// subject is [ParseSubject].
-func (x *Decoder) subject(s string) (Collection, Kind, Key, error) {
-	if rest, ok := strings.CutPrefix(s, x.prefix); ok && x.prefix != "" {
-		namespace, name, _ := strings.Cut(rest, ".")
-		if key, err := keyOfTokens(namespace, name); err == nil { // a dot too many is an error
-			return x.collection, KindDelta, key, nil
-		}
-	}
-	c, kind, key, err := ParseSubject(s)
-	if err == nil && kind == KindDelta {
-		x.prefix, x.collection = deltaPrefix+"."+c.tokens()+".", c
-	}
-	return c, kind, key, err
 }
 
 // record makes a record of headers; fault is what is wrong with its subject.

@@ -102,7 +102,7 @@ func (l *text) count(s string) int {
 	return strings.Count(l.buf.String(), s)
 }
 
-func TestT07AConsumerThatStandsStillIsTold(t *testing.T) {
+func TestAConsumerThatStandsStillIsTold(t *testing.T) {
 	t.Parallel()
 	var out text
 	url := embeddedtest.NATS(t).URL()

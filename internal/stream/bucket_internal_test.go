@@ -80,8 +80,8 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 	return hastyWatch{KeyWatcher: w, updates: out}, nil
 }
 
-// TestDesign5AWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for gone.
-func TestDesign5AWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
+// TestAWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for gone.
+func TestAWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})
 	b, err := c.Bucket(t.Context(), "hasty", 0)
@@ -139,8 +139,8 @@ func (mute) Status(context.Context) (jetstream.KeyValueStatus, error) {
 	return nil, context.DeadlineExceeded
 }
 
-// TestDesign5AKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what the one who makes the bucket anew puts there.
-func TestDesign5AKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
+// TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what the one who makes the bucket anew puts there.
+func TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})
 	f := NewFollower(c.Bucket, FollowConfig{

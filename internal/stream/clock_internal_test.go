@@ -6,11 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // A machine that is suspended stops the monotonic clock, by which a reader of a quiet log would never have been away.
-func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
+func TestAReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	t.Parallel()
 	c := &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}
 	now := time.Now()
@@ -39,9 +42,21 @@ func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	}
 }
 
+// delivered is a record as a consumer is sent it.
+type delivered struct {
+	jetstream.Msg
+	rec  delta.Record
+	meta jetstream.MsgMetadata
+}
+
+func (d delivered) Subject() string                           { return d.rec.Subject() }
+func (d delivered) Headers() nats.Header                      { return d.rec.Header() }
+func (d delivered) Data() []byte                              { return d.rec.Payload }
+func (d delivered) Metadata() (*jetstream.MsgMetadata, error) { return &d.meta, nil }
+
 // A reader that follows, or catches up from a position, may have missed a tombstone that has expired since. One that reads from the start has nothing
 // that such a tombstone would take away.
-func TestDesign64AReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
+func TestAReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name               string
@@ -63,9 +78,8 @@ func TestDesign64AReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.
 			term: 1, epoch: 1, handle: func(_ context.Context, b delta.Batch) error { handled += len(b.Records); return nil },
 		}
 		rec := change("a", 1, 1)
-		err := r.process(t.Context(), t.Context(), []message{{
-			subject: rec.Subject(), fields: rec.Header(), data: rec.Payload, at: place{sequence: 1, delivery: 1, at: time.Now().Add(-row.old)},
-		}})
+		meta := jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: 1, Consumer: 1}, Timestamp: time.Now().Add(-row.old)}
+		err := r.process(t.Context(), t.Context(), []jetstream.Msg{delivered{rec: rec, meta: meta}})
 		if !errors.Is(err, row.want) || handled != 1 && row.want == nil || handled != 0 && row.want != nil {
 			t.Errorf("%s: process() = %v, %d handled, want %v", row.name, err, handled, row.want)
 		}
@@ -107,7 +121,7 @@ func TestPatienceStartsWithOneFreeRefusal(t *testing.T) {
 	}
 }
 
-func TestT16ReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
+func TestReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
 	t.Parallel()
 	var early, late int
 	for range 200 {
@@ -125,27 +139,5 @@ func TestT16ReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
 	}
 	if early < 20 || late < 20 {
 		t.Errorf("%d early, %d late: they begin together", early, late)
-	}
-}
-
-func TestAReplySubjectSaysWhereAMessageStands(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		reply string
-		want  place
-		ok    bool
-	}{
-		{"$JS.ACK.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
-		{"$JS.ACK._.hash.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
-		{"$JS.ACK.hub.hash.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5.token", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
-		{"", place{}, false},
-		{"_INBOX.x", place{}, false},
-		{"$JS.ACK.s.c.1.x.7.8.9", place{}, false},
-		{"$JS.ACK.s.c.1", place{}, false},
-	} {
-		got, err := placeOf(row.reply)
-		if (err == nil) != row.ok || !got.at.Equal(row.want.at) || got.sequence != row.want.sequence || got.delivery != row.want.delivery {
-			t.Errorf("%q is %+v, %v; want %+v", row.reply, got, err, row.want)
-		}
 	}
 }

@@ -16,28 +16,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// Sentinel errors of the log.
-var (
-	// ErrDeposed: a higher term is in the log; this writer has stopped for good.
-	ErrDeposed = errors.New("stream: deposed by a newer leader")
-	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin (design 6.4).
-	ErrLogLost = errors.New("stream: log is shorter than what was acknowledged")
-	// ErrBootstrap: a position is not part of the log any more; read from the start and sweep.
-	ErrBootstrap = errors.New("stream: position lost, bootstrap again")
-	// ErrNoLog: the collection has no log yet.
-	ErrNoLog = errors.New("stream: collection has no log")
-	// ErrForeign: a stream of our name exists with a configuration that is not ours, or holds records that no term explains.
-	ErrForeign = errors.New("stream: log was made or written by somebody else")
-	// ErrTooLarge: a record exceeds the payload limit of the log.
-	ErrTooLarge = errors.New("stream: record too large")
-	// ErrNoJetStream: the server, or the account on it, has no JetStream.
-	ErrNoJetStream = errors.New("stream: nats has no jetstream here")
-	// ErrLogFull: the server has no room for the log, on its disk or by its limits.
-	ErrLogFull = errors.New("stream: log is full")
-	// ErrUnavailable: the server does not answer, or says that it cannot now.
-	ErrUnavailable = errors.New("stream: log is unavailable")
-)
-
 // Config says how to reach NATS and how logs are made. The zero value means a server on this machine and the defaults.
 type Config struct {
 	// URL of the server or servers, comma separated; default nats://127.0.0.1:4222.
@@ -100,7 +78,6 @@ type Conn struct {
 	js  jetstream.JetStream
 
 	events   *signal // fires on every reconnect
-	taps     *taps
 	presence *presence
 	window   *window
 	dialer   *stallDialer
@@ -117,7 +94,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), taps: newTaps(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
+	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
@@ -144,7 +121,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(cfg.Credentials))
 	}
-	nc, err := nats.Connect(cfg.URL, append(opts, c.taps.option)...)
+	nc, err := nats.Connect(cfg.URL, append(opts, c.dialer.inProcess)...)
 	if err != nil {
 		if bad, ok := errors.AsType[*url.Error](err); ok {
 			err = fmt.Errorf("malformed url: %w", bad.Err) // the URL itself may hold a password
@@ -231,3 +208,24 @@ func (c *Conn) Collections(ctx context.Context) ([]delta.Collection, error) {
 
 // metaCollection is the stream metadata that names its collection.
 const metaCollection = "deltaplane-collection"
+
+// signal tells any number of waiters that something happened since they last looked.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{} // guarded by mu; closed and replaced by fire
+}
+
+func newSignal() *signal { return &signal{ch: make(chan struct{})} }
+
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ch
+}
+
+func (s *signal) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ch)
+	s.ch = make(chan struct{})
+}

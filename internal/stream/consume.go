@@ -86,7 +86,7 @@ func (c ConsumeConfig) validate() error {
 func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
 	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
-	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
+	cfg.PullBytes = cmp.Or(cfg.PullBytes, defaultPullBytes)
 	if err := cfg.validate(); err != nil {
 		return fmt.Errorf("consume: %w", err)
 	}
@@ -132,7 +132,7 @@ func (k *consumer) unread(ctx context.Context, err error) {
 // mostPending is how many records all replicas together may have unacknowledged; then the server hands out no more.
 func (k *consumer) mostPending() int { return 16 * k.cfg.MaxBatch }
 
-// stall warns when the server hands out nothing more, because replicas sit on what they got (T-07).
+// stall warns when the server hands out nothing more, because replicas sit on what they got.
 func (k *consumer) stall(ctx context.Context, pending int) {
 	was := k.stalled
 	if k.stalled = pending >= k.mostPending(); k.stalled && !was {
@@ -205,40 +205,37 @@ func (k *consumer) session(ctx context.Context) error {
 	if err := k.reconcile(ctx, bucket, tail, cons.CachedInfo().Delivered.Consumer == 0); err != nil {
 		return err
 	}
-	return k.pull(ctx, bucket, cons)
+	return k.pull(ctx, bucket, cons, tail.largest)
 }
 
-func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Consumer) error {
+func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Consumer, largest int) error {
 	reconnected := k.c.events.wait()
-	msgs := make(chan jetstream.Msg, k.cfg.MaxBatch)
-	fault := make(chan error, 1)
-	var ahead jetstream.PullConsumeOpt = jetstream.PullMaxMessages(k.cfg.MaxBatch)
-	if !k.cfg.HeadersOnly { // a pull of both counts records alone, and asks for as many bytes again at the end of each
-		ahead = jetstream.PullMaxBytes(k.cfg.PullBytes)
+	bytes := 0
+	if !k.cfg.HeadersOnly {
+		bytes = pullBytes(k.cfg.PullBytes, max(k.c.cfg.MaxPayload, largest))
 	}
-	cc, err := cons.Consume(func(m jetstream.Msg) { msgs <- m }, ahead, jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			select {
-			case fault <- err:
-			default:
-			}
-		}))
+	// What is not handled goes to the other replicas, which would else wait for the ack deadline.
+	in, err := deliver(cons, k.cfg.MaxBatch, bytes, func(m jetstream.Msg) { _ = m.Nak() })
 	if err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", k.cfg.Name, k.col, err)
 	}
-	defer handBack(cc, msgs)
+	defer in.close()
+	var batch []jetstream.Msg
 	check := time.NewTicker(min(silence, k.c.cfg.TombstoneTTL/4))
 	defer check.Stop()
 	for {
 		select {
-		case m := <-msgs:
+		case <-in.ready:
 			if k.state.late(k.c.cfg.TombstoneTTL) {
-				_ = m.Nak()
 				return errLate
 			}
-			if err := k.batch(ctx, m, msgs); err != nil {
+			if batch = in.take(batch[:0], k.cfg.MaxBatch); len(batch) == 0 {
+				continue
+			}
+			if err := k.batch(ctx, batch); err != nil {
 				return err
 			}
+			clear(batch)
 			if err := k.saveNowAndThen(ctx, bucket); err != nil {
 				return err
 			}
@@ -246,7 +243,10 @@ func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Cons
 			if err := k.verify(ctx, bucket, cons); err != nil {
 				return err
 			}
-		case err := <-fault:
+		case err := <-in.fault:
+			if errors.Is(err, jetstream.ErrNoHeartbeat) {
+				continue // the library requests again, and verify looks whether the consumer is there
+			}
 			return fmt.Errorf("consumer %s of %s: %w", k.cfg.Name, k.col, err)
 		case <-reconnected:
 			return fmt.Errorf("consumer %s of %s: reconnected", k.cfg.Name, k.col)
@@ -256,16 +256,7 @@ func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Cons
 	}
 }
 
-func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan jetstream.Msg) error {
-	batch := []jetstream.Msg{first}
-	for more := true; more && len(batch) < k.cfg.MaxBatch; {
-		select {
-		case m := <-msgs:
-			batch = append(batch, m)
-		default:
-			more = false
-		}
-	}
+func (k *consumer) batch(ctx context.Context, batch []jetstream.Msg) error {
 	w := Work{Collection: k.col, Epoch: k.epoch, Records: make([]delta.Record, 0, len(batch))}
 	done := k.state
 	for _, m := range batch {
@@ -314,26 +305,6 @@ func ackAll(batch []jetstream.Msg) error {
 		}
 	}
 	return nil
-}
-
-// handBack stops pulling and gives what was pulled but not handled to the other replicas, which would else wait for the ack deadline.
-func handBack(cc jetstream.ConsumeContext, msgs <-chan jetstream.Msg) {
-	cc.Drain()
-	for {
-		select {
-		case m := <-msgs:
-			_ = m.Nak()
-		case <-cc.Closed():
-			for {
-				select {
-				case m := <-msgs:
-					_ = m.Nak()
-				default:
-					return
-				}
-			}
-		}
-	}
 }
 
 func nak(batch []jetstream.Msg, delay time.Duration) {

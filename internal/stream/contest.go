@@ -93,7 +93,7 @@ func (k *contest) try(ctx context.Context) (*Lease, error) {
 	if k.free.IsZero() {
 		k.free = time.Now()
 	}
-	if time.Since(k.free) < k.cfg.Handicap(k.held) {
+	if time.Since(k.free) < k.cfg.Delay(k.held) {
 		return nil, nil
 	}
 	l, err := k.take(ctx)
@@ -214,7 +214,7 @@ func (k *contest) pause(ctx context.Context) error {
 
 // inherited is the patience that a new holder asks for: half of what the last one
 // asked for beyond what is configured. Whoever finds itself slow asks for more
-// soon, and where reigns are short nobody would ever ease it.
+// soon, and where terms are short nobody would ever ease it.
 func (k *contest) inherited() int64 {
 	least := k.cfg.Patience.Milliseconds()
 	if k.held.Patience <= least {

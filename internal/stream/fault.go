@@ -11,6 +11,28 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// Sentinel errors of the log.
+var (
+	// ErrDeposed: a higher term is in the log; this writer has stopped for good.
+	ErrDeposed = errors.New("stream: deposed by a newer leader")
+	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin.
+	ErrLogLost = errors.New("stream: log is shorter than what was acknowledged")
+	// ErrBootstrap: a position is not part of the log any more; read from the start and sweep.
+	ErrBootstrap = errors.New("stream: position lost, bootstrap again")
+	// ErrNoLog: the collection has no log yet.
+	ErrNoLog = errors.New("stream: collection has no log")
+	// ErrForeign: a stream of our name exists with a configuration that is not ours, or holds records that no term explains.
+	ErrForeign = errors.New("stream: log was made or written by somebody else")
+	// ErrTooLarge: a record exceeds the payload limit of the log.
+	ErrTooLarge = errors.New("stream: record too large")
+	// ErrNoJetStream: the server, or the account on it, has no JetStream.
+	ErrNoJetStream = errors.New("stream: nats has no jetstream here")
+	// ErrLogFull: the server has no room for the log, on its disk or by its limits.
+	ErrLogFull = errors.New("stream: log is full")
+	// ErrUnavailable: the server does not answer, or says that it cannot now.
+	ErrUnavailable = errors.New("stream: log is unavailable")
+)
+
 // The server's codes that say there is no room: for the account, on the server, in memory, on disk. The last is also that of other faults of
 // the store, and its text says which.
 const (

@@ -101,8 +101,8 @@ func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
 	}
 }
 
-// TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew, and no call meets it empty.
-func TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *testing.T) {
+// TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew, and no call meets it empty.
+func TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	js := operator(t, url)
@@ -175,8 +175,8 @@ func (k *shelfkeeper) until(ctx context.Context, t *testing.T, what string, ok f
 	}
 }
 
-// TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for what is known and not in it.
-func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
+// TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for what is known and not in it.
+func TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	js := operator(t, url)
@@ -211,8 +211,8 @@ func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testi
 	}
 }
 
-// TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for gone.
-func TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
+// TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for gone.
+func TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	js := operator(t, url)

@@ -1,9 +1,13 @@
 package stream
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
@@ -119,5 +123,60 @@ func TestAHoleThatAnotherConsumerFoundEndsBehindWhatAWriterMayHaveUnderWay(t *te
 	}
 	if h.inherit(500); h.open {
 		t.Error("a hole that has ended begins again with another consumer")
+	}
+}
+
+// counting is a consumer of which the server says this.
+type counting struct {
+	jetstream.Consumer
+	info jetstream.ConsumerInfo
+}
+
+func (c counting) Info(context.Context) (*jetstream.ConsumerInfo, error) { return &c.info, nil }
+
+// The server's count of pending records is behind its store: a replay that ended by it would answer from old records behind a hole.
+func TestACountOfNothingPendingIsNotTheEndOfTheLog(t *testing.T) {
+	t.Parallel()
+	c := connected(t, Config{})
+	records := []delta.Record{change("a", 1, 2), change("b", 2, 2)}
+	w, err := c.Writer(t.Context(), records[0].Collection, WriterConfig{Term: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := errors.Join(w.Append(t.Context(), records), w.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	tail, err := c.Tail(t.Context(), w.col)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := jetstream.ConsumerInfo{NumWaiting: 1}
+	for _, row := range []struct {
+		name     string
+		replicas int
+		at       uint64
+		info     jetstream.ConsumerInfo
+		calm     bool
+		want     bool
+	}{
+		{"a record is left", 1, tail.Last - 1, idle, false, false},
+		{"none is", 1, tail.Last, idle, false, true},
+		{"one is counted", 1, tail.Last, jetstream.ConsumerInfo{NumPending: 1}, false, false},
+		{"one is on its way", 1, tail.Last, jetstream.ConsumerInfo{Delivered: jetstream.SequenceInfo{Consumer: 1}}, false, false},
+		{"a record is left on the leader", 3, tail.Last - 1, idle, true, false},
+		{"the feeding server was asked once", 3, tail.Last, idle, false, false},
+		{"the feeding server was asked twice", 3, tail.Last, idle, true, true},
+	} {
+		r := &reader{c: c, col: w.col, replicas: row.replicas, pos: delta.Position{Epoch: 1, Term: 2, Sequence: row.at}, calm: row.calm}
+		if got, err := r.exhausted(t.Context(), counting{info: row.info}, tail); err != nil || got != row.want {
+			t.Errorf("%s: exhausted() = %v, %v; want %v", row.name, got, err, row.want)
+		}
+	}
+	r := &reader{c: c, col: w.col, replicas: 3, pos: delta.Position{Sequence: tail.Last}}
+	for i, info := range []jetstream.ConsumerInfo{{}, {}, idle, {NumPending: 1}, idle} {
+		if got, err := r.exhausted(t.Context(), counting{info: info}, tail); got || err != nil {
+			t.Errorf("look %d: exhausted() = %v, %v; no two in a row found a request and nothing to send", i, got, err)
+		}
 	}
 }

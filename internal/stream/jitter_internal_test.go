@@ -25,7 +25,7 @@ func (r *refusing) Stream(context.Context, string) (jetstream.Stream, error) {
 }
 
 // Whoever lost the log at one moment does not come back at one moment.
-func TestT16EveryAttemptIsLaterThanItsBackOffByARandomTime(t *testing.T) {
+func TestEveryAttemptIsLaterThanItsBackOffByARandomTime(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 	for name, run := range map[string]func(context.Context, *Conn) error{

@@ -35,8 +35,8 @@ type LeaseConfig struct {
 	PingEvery time.Duration
 	// Floor, when set, returns a term that a granted one must exceed: the highest one seen in the log.
 	Floor func() uint64
-	// Handicap, when set, returns for how long a lease that is free is left to those who are better prepared.
-	Handicap func(Claim) time.Duration
+	// Delay, when set, returns for how long a lease that is free is left to those who are better prepared.
+	Delay func(Claim) time.Duration
 	// Failed, when set, is told why the lease could be neither read nor taken, and when that is tried again. It must not block.
 	Failed func(err error, wait time.Duration)
 	// Seen, when set, is told of every change of who holds the lease, and of each renewal that is looked at. It must not block.
@@ -50,8 +50,8 @@ func (c LeaseConfig) withDefaults() LeaseConfig {
 	if c.Floor == nil {
 		c.Floor = func() uint64 { return 0 }
 	}
-	if c.Handicap == nil {
-		c.Handicap = func(Claim) time.Duration { return 0 }
+	if c.Delay == nil {
+		c.Delay = func(Claim) time.Duration { return 0 }
 	}
 	if c.Failed == nil {
 		c.Failed = func(error, time.Duration) {}

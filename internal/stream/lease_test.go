@@ -176,10 +176,10 @@ func TestAFreeLeaseIsLeftToThoseWhoAreBetterPrepared(t *testing.T) {
 	got := make(chan grant, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	compete := func(c *stream.Conn, holder string, handicap time.Duration) {
+	compete := func(c *stream.Conn, holder string, delay time.Duration) {
 		all.Go(func() {
 			l, err := c.Lease(ctx, stream.LeaseConfig{
-				Name: "dev/pods.v1", Holder: holder, TTL: long, Handicap: func(stream.Claim) time.Duration { return handicap },
+				Name: "dev/pods.v1", Holder: holder, TTL: long, Delay: func(stream.Claim) time.Duration { return delay },
 			})
 			if err == nil {
 				got <- grant{holder, l}

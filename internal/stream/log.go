@@ -38,6 +38,7 @@ type Tail struct {
 	// Now is the log's clock when it answered.
 	Now time.Time
 
+	largest         int       // bytes of a record, as the log is configured
 	asked, answered time.Time // by this process's clock
 }
 
@@ -78,7 +79,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 	}
 	t := Tail{
 		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes, Replicas: info.Config.Replicas,
-		Created: info.Created, Now: info.TimeStamp, asked: asked, answered: time.Now(),
+		Created: info.Created, Now: info.TimeStamp, largest: int(info.Config.MaxMsgSize), asked: asked, answered: time.Now(),
 	}
 	term, err := c.control(ctx, col, delta.KindTerm)
 	if err != nil {

@@ -38,7 +38,7 @@ func streamOf(t testing.TB, js jetstream.JetStream) jetstream.Stream {
 	return s
 }
 
-func TestDesign64WhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
+func TestWhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name string
@@ -126,7 +126,7 @@ func TestDesign64WhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
 	}
 }
 
-func TestT06Design64ALogWithoutItsBeginningIsNotTakenForAllThereIs(t *testing.T) {
+func TestALogWithoutItsBeginningIsNotTakenForAllThereIs(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)
@@ -153,7 +153,7 @@ func TestT06Design64ALogWithoutItsBeginningIsNotTakenForAllThereIs(t *testing.T)
 	m.until(t, "both", func() bool { return len(m.live()) == 2 && m.revision().RV == "3" })
 }
 
-func TestDesign64AQuietReaderNoticesByItselfThatTheLogIsGone(t *testing.T) {
+func TestAQuietReaderNoticesByItselfThatTheLogIsGone(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, func(cfg *stream.Config) { cfg.TombstoneTTL = 2 * time.Second }) // looks every 0.5 s
@@ -174,7 +174,7 @@ func TestDesign64AQuietReaderNoticesByItselfThatTheLogIsGone(t *testing.T) {
 	})
 }
 
-func TestDesign64WhoResumesFromBeforeAnExpiredTombstoneSweeps(t *testing.T) {
+func TestWhoResumesFromBeforeAnExpiredTombstoneSweeps(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.TombstoneTTL = time.Second })
 	w := write(t, c, stream.WriterConfig{Term: 1})
@@ -258,7 +258,7 @@ func TestAServerWithoutJetStreamIsNamed(t *testing.T) {
 
 // The log is counted, and a tombstone counts like a key: as many keys as there are tombstones may be taken unseen, until those have expired. What is
 // taken from the log's start is seen at once, as its origin is gone.
-func TestDesign64ATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
+func TestATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, func(cfg *stream.Config) { cfg.TombstoneTTL = 2 * time.Second })

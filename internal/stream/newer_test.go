@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -123,12 +124,16 @@ func TestAReaderThatStoodStillTooLongBeginsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rv := 4
 	eventually(t, "the deletion leaves the log", func() bool {
+		rv++ // the record is always young
+		inject(t, url, w2, pod("a", rv), "", map[string]string{delta.HeaderVersion: "2"})
 		tail, err := c.Tail(t.Context(), pods)
 		return err == nil && tail.Messages < before.Messages
 	})
-	put(t, w2, pod("a", 5))
-	h.until(t, "the record was replaced", func() bool { return h.revision().RV == "5" && h.live()["default/a"] == "5" })
+	last := strconv.Itoa(rv + 1)
+	put(t, write(t, c, stream.WriterConfig{Term: 3}), pod("a", rv+1))
+	h.until(t, "the record was replaced", func() bool { return h.revision().RV == last && h.live()["default/a"] == last })
 	if got := h.live(); len(got) != 1 {
 		t.Errorf("it holds %v, want what was deleted to be gone", got)
 	}

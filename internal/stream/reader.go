@@ -17,13 +17,16 @@ const (
 	// a liveness record every 2 s.
 	silence = 7 * time.Second
 	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
-	readerPrefix      = "dp_read_"
-	readerInactive    = 30 * time.Second
-	mostLeft          = 1024 // consumers that are to be removed later; the server drops them by itself too
-	minBackoff        = 100 * time.Millisecond
-	maxBackoff        = 5 * time.Second
-	defaultMaxBatch   = 1024
-	defaultPullBytes  = 16 << 20
+	readerPrefix     = "dp_read_"
+	readerInactive   = 30 * time.Second
+	mostLeft         = 1024 // consumers that are to be removed later; the server drops them by itself too
+	minBackoff       = 100 * time.Millisecond
+	maxBackoff       = 5 * time.Second
+	defaultMaxBatch  = 1024
+	pullMessages     = 1024 // of a reader of headers
+	defaultPullBytes = 16 << 20
+	// pullSilence is how long a server that answers may answer no request for records before the consumer is taken for lost.
+	pullSilence       = 12 * time.Second
 	consumerOpTimeout = 2 * time.Second
 )
 
@@ -31,11 +34,17 @@ const (
 // flags. The records and their payloads may be kept but not changed. An error ends the read and is returned by it.
 type Handler func(ctx context.Context, b delta.Batch) error
 
+// errConsumerLost: the server has no such consumer any more, or gives it up.
+var errConsumerLost = errors.New("stream: consumer lost")
+
+// errNarrow: the next record is larger than what is requested at a time.
+var errNarrow = errors.New("stream: record is larger than a request")
+
 // ReadConfig says where and how to read. The zero value replays the log from its start and follows it.
 type ReadConfig struct {
 	// From is the position to resume behind; zero replays from the start.
 	From delta.Position
-	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed (design 6.4). The zero time
+	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed. The zero time
 	// means "just now".
 	FromTime time.Time
 	// Created is the [delta.Batch]'s Created of the log that From is a position of; a log made at another time is not resumed. The zero
@@ -46,9 +55,6 @@ type ReadConfig struct {
 	CatchUp bool
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
-	// Lend keeps payloads only until the handler returns; the records may be kept, but their payloads must be replaced. It saves a copy of
-	// each.
-	Lend bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
 	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
@@ -68,9 +74,10 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 		return err
 	}
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, defaultMaxBatch)
-	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
+	cfg.PullBytes = cmp.Or(cfg.PullBytes, defaultPullBytes)
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
+	r.largest = c.cfg.MaxPayload
 	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
 	r.whole = !cfg.From.IsZero() && !cfg.CatchUp
 	wait, told := patience{}, false
@@ -138,7 +145,7 @@ func (p *patience) next(refused bool) time.Duration {
 	return min(minBackoff<<min(p.failures-1, 10), maxBackoff)
 }
 
-// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch (T-16).
+// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch.
 const replaySpread = 500 * time.Millisecond
 
 // jitter is a wait of at least backoff; without one it only keeps readers apart.
@@ -204,9 +211,13 @@ type reader struct {
 	replicas    int       // of the log
 	holeEnd     holeEnd   // of a replicated log
 	consumerSeq uint64
-	decoder     delta.Decoder
-	moved       bool // this session has read something
-	whole       bool // a replay was brought to its end, so that the handler holds something
-	stopped     bool // before a record of a later build: contact is not renewed until more has been read
-	tail        Tail // as read when the session began, and by term records since
+	calm        bool   // the feeding server had nothing to send and a request for it, and nothing came since
+	largest     int    // bytes of a record, as far as is known
+	pull        int    // bytes that are requested at a time; 0 for a number of messages
+	stuck       bool   // the server had a record and did not send it
+	fits        uint64 // the sequence of a record that was found to fit into a request
+	moved       bool   // this session has read something
+	whole       bool   // a replay was brought to its end, so that the handler holds something
+	stopped     bool   // before a record of a later build: contact is not renewed until more has been read
+	tail        Tail   // as read when the session began, and by term records since
 }

@@ -134,7 +134,87 @@ func TestAHandlerThatIsSlowIsSentNoMoreThanItsPulls(t *testing.T) {
 	m.until(t, "the end", func() bool { return m.revision().RV == "100" && len(m.live()) == 100 })
 }
 
-func TestDesign64ARefusalThatPersistsIsWaitedOut(t *testing.T) {
+// A record from before the log's limit was lowered is larger than anything that the configuration lets a reader expect.
+func TestARecordLargerThanRequestsArrives(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	limit := func(bytes int) func(*stream.Config) {
+		return func(cfg *stream.Config) { cfg.MaxPayload = bytes }
+	}
+	w := write(t, connect(t, url, limit(8<<20)), stream.WriterConfig{Term: 1})
+	r := pod("large", 1)
+	r.Payload = make([]byte, 5<<20)
+	put(t, w, r, pod("a", 2), synced(2))
+	w.Close()
+	c := connect(t, url, limit(1<<20))
+	put(t, write(t, c, stream.WriterConfig{Term: 2}), pod("b", 3), synced(3))
+	if got := streamOf(t, operator(t, url)).CachedInfo().Config.MaxMsgSize; got != 1<<20 {
+		t.Fatalf("the log takes records of %d bytes, want its limit lowered", got)
+	}
+	m := follow(t, c, stream.ReadConfig{PullBytes: 1})
+	m.until(t, "all records", func() bool { return m.revision().RV == "3" && len(m.live()) == 3 })
+}
+
+// What one reader does not take holds up no other reader of the connection.
+func TestASlowReaderHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.MaxPayload = 1 << 20 })
+	flooded := write(t, c, stream.WriterConfig{Term: 1})
+	for i := range 50 {
+		r := pod("p"+strconv.Itoa(i), i+1)
+		r.Payload = make([]byte, 256<<10)
+		if err := flooded.Append(t.Context(), []delta.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, flooded, synced(50))
+	quiet := delta.Collection{Cluster: "dev", Version: "v1", Resource: "configmaps"}
+	w, err := c.Writer(t.Context(), quiet, stream.WriterConfig{Term: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	held := make(chan struct{})
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer cancel()
+	g.Go(func() {
+		_ = c.Read(ctx, pods, stream.ReadConfig{PullBytes: 2 << 20}, func(ctx context.Context, b delta.Batch) error {
+			if len(b.Records) > 0 && b.Records[0].Kind == delta.KindDelta {
+				close(held)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+	})
+	<-held
+	records := make(chan delta.Record, 100)
+	g.Go(func() {
+		_ = c.Read(ctx, quiet, stream.ReadConfig{}, func(_ context.Context, b delta.Batch) error {
+			for _, r := range b.Records {
+				records <- r
+			}
+			return nil
+		})
+	})
+	for i := range 20 {
+		r := pod("a", i+1)
+		if err := w.Append(t.Context(), []delta.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+		for got := (delta.Record{}); got.RV != r.RV; {
+			select {
+			case got = <-records:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("record %d did not come", i)
+			}
+		}
+	}
+}
+
+func TestARefusalThatPersistsIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)

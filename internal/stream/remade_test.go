@@ -13,9 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestDesign64AStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne: its expectation is a sequence, which another log of the same name may have too, and rest
+// TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne: its expectation is a sequence, which another log of the same name may have too, and rest
 // there. Its old version would become the only record of its key.
-func TestDesign64AStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing.T) {
+func TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing.T) {
 	t.Parallel()
 	remove := func(t *testing.T, js jetstream.JetStream) jetstream.StreamConfig {
 		cfg := streamOf(t, js).CachedInfo().Config

@@ -129,7 +129,7 @@ func (l *Lease) isLost() bool {
 	}
 }
 
-func TestDesign6AReignGoesOnWhateverBecomesOfTheAnswersToItsRenewals(t *testing.T) {
+func TestATermGoesOnWhateverBecomesOfTheAnswersToItsRenewals(t *testing.T) {
 	t.Parallel()
 	calm := func(_ int, op string) (time.Duration, time.Duration, bool) { return atOnce(op) }
 	dice := rand.New(rand.NewPCG(1, 2)) // of one row
@@ -198,8 +198,8 @@ func TestDesign6AReignGoesOnWhateverBecomesOfTheAnswersToItsRenewals(t *testing.
 	}
 }
 
-// TestDesign6ValidityCountsFromWhenARenewalWasSent: an answer that comes late shows what was true when the question was asked.
-func TestDesign6ValidityCountsFromWhenARenewalWasSent(t *testing.T) {
+// TestValidityCountsFromWhenARenewalWasSent: an answer that comes late shows what was true when the question was asked.
+func TestValidityCountsFromWhenARenewalWasSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{way: atOnce}
@@ -231,7 +231,7 @@ func TestDesign6ValidityCountsFromWhenARenewalWasSent(t *testing.T) {
 	})
 }
 
-func TestDesign6ALeaseInDoubtHoldsWhatIsToBeWritten(t *testing.T) {
+func TestALeaseInDoubtHoldsWhatIsToBeWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{way: atOnce}
@@ -273,7 +273,7 @@ func suspended(tb testing.TB, t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-func TestDesign6AMachineThatWasSuspendedHoldsALeaseOnlyOnceItIsRenewed(t *testing.T) {
+func TestAMachineThatWasSuspendedHoldsALeaseOnlyOnceItIsRenewed(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name  string
@@ -309,7 +309,7 @@ func TestDesign6AMachineThatWasSuspendedHoldsALeaseOnlyOnceItIsRenewed(t *testin
 	}
 }
 
-func TestDesign6ALeaseIsLostForCertain(t *testing.T) {
+func TestALeaseIsLostForCertain(t *testing.T) {
 	t.Parallel()
 	never := func(string) (time.Duration, time.Duration, bool) { return time.Millisecond, 0, true }
 	for _, row := range []struct {
@@ -352,7 +352,7 @@ func TestDesign6ALeaseIsLostForCertain(t *testing.T) {
 	}
 }
 
-func TestDesign6AReleasedLeaseHoldsNobodyUp(t *testing.T) {
+func TestAReleasedLeaseHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{way: atOnce}
@@ -370,7 +370,7 @@ func TestDesign6AReleasedLeaseHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestDesign6SlownessIsForgottenWithTheLastLeaseAndEasedByShortReigns(t *testing.T) {
+func TestSlownessIsForgottenWithTheLastLeaseAndEasedByShortTerms(t *testing.T) {
 	t.Parallel()
 	p := newPresence()
 	one, two := &Lease{cfg: LeaseConfig{Name: "one"}}, &Lease{cfg: LeaseConfig{Name: "two"}}
@@ -391,13 +391,13 @@ func TestDesign6SlownessIsForgottenWithTheLastLeaseAndEasedByShortReigns(t *test
 		asked = append(asked, k.held.Patience)
 	}
 	if want := []int64{2000, 1500, 1250, 1125, 1062, 1031, 1015, 1007, 1003, 1001, 1000}; !slices.Equal(asked, want) {
-		t.Errorf("one reign after the other asks for %d ms, want %d", asked, want)
+		t.Errorf("one term after the other asks for %d ms, want %d", asked, want)
 	}
 }
 
-// TestDesign6TwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
+// TestTwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
 // by is time.
-func TestDesign6TwoProcessesNeverLeadAtTheSameTime(t *testing.T) {
+func TestTwoProcessesNeverLeadAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -1,19 +1,19 @@
 package stream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func (r *reader) process(ctx, calls context.Context, msgs []message) error {
+func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error {
 	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
 	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return tooLong(away)
@@ -23,51 +23,54 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 	now := time.Now()
 	var heard time.Time
 	var newer error
-	for i := range msgs {
-		m := &msgs[i]
-		at := m.at
-		if at.delivery != r.consumerSeq+1 {
-			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, at.delivery, r.consumerSeq)
+	for _, m := range msgs {
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read the log of %s: %w", r.col, err)
+		}
+		sequence := meta.Sequence.Stream
+		if meta.Sequence.Consumer != r.consumerSeq+1 {
+			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, meta.Sequence.Consumer, r.consumerSeq)
 		}
 		r.consumerSeq++
-		stored := at.at.Add(-r.ahead)
+		stored := meta.Timestamp.Add(-r.ahead)
 		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
-		rec, err := r.decode(m)
+		rec, err := decode(m.Subject(), m.Headers(), m.Data(), sequence)
 		unknown, isUnknown := errors.AsType[*delta.UnknownError](err)
 		if isUnknown && !unknown.Skippable() {
-			newer = fmt.Errorf("read the log of %s: %w", r.col, r.tail.newer(at.sequence, unknown))
+			newer = fmt.Errorf("read the log of %s: %w", r.col, r.tail.newer(sequence, unknown))
 			break
 		}
-		heard = at.at
-		if at.sequence != pos.Sequence+1 {
+		heard = meta.Timestamp
+		if sequence != pos.Sequence+1 {
 			if hole = true; r.replicas > 1 {
 				r.holeEnd.begin()
 			}
 		}
 		if isUnknown {
-			b.Passed = append(b.Passed, delta.Passed{Sequence: at.sequence, Unknown: unknown})
-			pos.Sequence = at.sequence
+			b.Passed = append(b.Passed, delta.Passed{Sequence: sequence, Unknown: unknown})
+			pos.Sequence = sequence
 			continue
 		}
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
-				slog.String("sequence", strconv.FormatUint(at.sequence, 10)), slog.String("error", err.Error()))
-			_, _, key, _ := delta.ParseSubject(m.subject)
-			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: at.sequence, Key: key, Err: err})
-			pos.Sequence = at.sequence
+				slog.String("sequence", strconv.FormatUint(sequence, 10)), slog.String("error", err.Error()))
+			_, _, key, _ := delta.ParseSubject(m.Subject())
+			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: sequence, Key: key, Err: err})
+			pos.Sequence = sequence
 			continue
 		}
 		rec.StoredAt = stored
-		if err := r.reign(calls, &rec, pos); err != nil {
+		if err := r.newTerm(calls, &rec, pos); err != nil {
 			return err
 		}
 		if rec.Term <= r.term {
-			r.old = at.sequence
+			r.old = sequence
 		}
-		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
-		if !r.replaying || at.sequence >= r.target { // a replay is not over before
+		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: sequence}
+		if !r.replaying || sequence >= r.target { // a replay is not over before
 			r.holeEnd.saw(&rec)
 		}
 		b.Records = append(b.Records, rec)
@@ -88,24 +91,6 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 		return err
 	}
 	return newer
-}
-
-// decode makes a record of a message.
-func (r *reader) decode(m *message) (rec delta.Record, err error) {
-	switch {
-	case m.chunk == nil:
-		return decode(m.subject, m.fields, m.data, m.at.sequence)
-	case !strings.HasPrefix(m.header, headerPreamble):
-		return rec, fmt.Errorf("%w: no headers", delta.ErrHeader)
-	}
-	_, lines, _ := strings.Cut(m.header, "\n")
-	data := m.data
-	if !r.cfg.Lend {
-		data = bytes.Clone(data)
-	}
-	rec, err = r.decoder.Decode(m.subject, lines, data)
-	rec.Sequence = m.at.sequence
-	return rec, err
 }
 
 // settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before
@@ -148,9 +133,9 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// reign notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
+// newTerm notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
 // epoch, makes the reader look at who leads.
-func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Position) error {
+func (r *reader) newTerm(ctx context.Context, rec *delta.Record, pos delta.Position) error {
 	switch {
 	case rec.Epoch > r.epoch && r.epoch != 0:
 		return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch)

@@ -8,8 +8,8 @@ import (
 )
 
 // The log may also lose its end while a reader's connection is away for a moment only, so that the reader finds an end beyond its position again, made
-// of the next leader's fence. The term record behind that says that the reign began below what was read.
-func TestDesign64ATermThatBeganBelowWhatWasReadIsFoundOutWhileReading(t *testing.T) {
+// of the next leader's fence. The term record behind that says that the term began below what was read.
+func TestATermThatBeganBelowWhatWasReadIsFoundOutWhileReading(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name  string
@@ -24,7 +24,7 @@ func TestDesign64ATermThatBeganBelowWhatWasReadIsFoundOutWhileReading(t *testing
 		fence := delta.Record{Kind: delta.KindFence, Epoch: 1, Term: 2}
 		term := delta.Record{Kind: delta.KindTerm, Epoch: 1, Term: 2, Start: row.start}
 		pos := delta.Position{Epoch: 1, Term: 1, Sequence: 11}
-		if err := errors.Join(r.reign(t.Context(), &fence, pos), r.reign(t.Context(), &term, pos)); !errors.Is(err, row.want) {
+		if err := errors.Join(r.newTerm(t.Context(), &fence, pos), r.newTerm(t.Context(), &term, pos)); !errors.Is(err, row.want) {
 			t.Errorf("a term that began %s: %v, want %v", row.name, err, row.want)
 		}
 	}

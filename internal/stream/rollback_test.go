@@ -11,9 +11,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestDesign64AReaderBeyondALogThatLostItsEndBeginsAgain: a machine that loses its power loses what no disk has yet, of the log and of the lease alike. A
+// TestAReaderBeyondALogThatLostItsEndBeginsAgain: a machine that loses its power loses what no disk has yet, of the log and of the lease alike. A
 // reader that had read more must not take the next leader's records for those it has: what it read and the log lost is never taken back.
-func TestDesign64AReaderBeyondALogThatLostItsEndBeginsAgain(t *testing.T) {
+func TestAReaderBeyondALogThatLostItsEndBeginsAgain(t *testing.T) {
 	t.Parallel()
 	dir, kept := t.TempDir(), t.TempDir()
 	n := startNATS(t, dir, "127.0.0.1:0")

@@ -72,12 +72,16 @@ func (r *reader) session(ctx context.Context) error {
 		r.left = append(r.left, name)
 		r.clean(ctx)
 	}()
-	pull, err := r.c.puller(r.col.StreamName(), name, demand{pullMessages, r.cfg.PullBytes, pullExpires})
+	r.largest = max(r.largest, tail.largest)
+	if r.pull = 0; !r.cfg.HeadersOnly {
+		r.pull = pullBytes(r.cfg.PullBytes, r.largest)
+	}
+	in, err := deliver(cons, pullMessages, r.pull, nil)
 	if err != nil {
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
 	}
-	defer pull.close()
-	return r.follow(ctx, calls, cons, pull)
+	defer in.close()
+	return r.follow(ctx, calls, cons, in)
 }
 
 // caughtUp ends a replay that has nothing to bring: the position is the log's end, as it was when it was accepted.
@@ -139,7 +143,7 @@ func (r *reader) complete(ctx context.Context, tail Tail) error {
 
 func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 	r.clean(ctx)
-	r.consumerSeq = 0
+	r.consumerSeq, r.calm, r.stuck = 0, false, false
 	cfg := jetstream.ConsumerConfig{
 		Name:              readerPrefix + nuid.Next(),
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -177,111 +181,69 @@ func (r *reader) clean(ctx context.Context) {
 }
 
 // follow reads until something is wrong; calls is the context of what is asked of the connection, and ends with it.
-func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pull *puller) error {
+func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in *deliveries) error {
 	quiet := time.NewTimer(0) // at once: an empty log is replayed without a message
 	defer quiet.Stop()
-	silent := time.NewTimer(pullSilence)
-	defer silent.Stop()
-	late := time.NewTimer(pull.late())
-	defer late.Stop()
-	var batch []message
+	var missed, silent time.Time // when the library last missed an answer, and since when it has missed all
+	var batch []jetstream.Msg
 	for {
-		var err error
 		select {
-		case <-pull.sink.wake:
-		case m := <-pull.msgs:
-			err = pull.push(m)
+		case <-in.ready:
 		case <-quiet.C:
 			if err := r.idle(ctx, calls, cons); err != nil {
 				return err
 			}
 			quiet.Reset(r.patience())
 			continue
-		case <-late.C:
-			if pull.waiting() || !r.c.nc.IsConnected() {
-				late.Reset(pull.late())
-				continue
+		case err := <-in.fault:
+			if errors.Is(err, jetstream.ErrNoHeartbeat) {
+				if time.Since(missed) > pullSilence {
+					silent = time.Now()
+				}
+				missed = time.Now()
+				err = r.unheard(calls, cons, in, missed.Sub(silent))
+			} else {
+				err = fmt.Errorf("%w: %w", errConsumerLost, err)
 			}
-			if err := r.unheard(calls, cons, pull); err != nil {
+			if err != nil {
 				return fmt.Errorf("read the log of %s: %w", r.col, err)
 			}
-			late.Reset(pull.late())
-			continue
-		case <-silent.C:
-			if err := r.answering(calls, cons, pull); err != nil {
-				return fmt.Errorf("read the log of %s: %w: no message for %v", r.col, err, pullSilence)
-			}
-			silent.Reset(pullSilence)
 			continue
 		case <-calls.Done():
 			return fmt.Errorf("read the log of %s: %w", r.col, cmp.Or(ctx.Err(), errReconnected))
 		}
-		if err == nil {
-			batch, err = pull.gather(again(batch), r.cfg.MaxBatch)
+		batch = in.take(batch[:0], r.cfg.MaxBatch)
+		if len(batch) == 0 {
+			continue
 		}
-		if err != nil {
-			return fmt.Errorf("read the log of %s: %w", r.col, err)
+		if err := r.process(ctx, calls, batch); err != nil {
+			return err
 		}
-		if len(batch) > 0 {
-			if err := r.process(ctx, calls, batch); err != nil {
-				return err
-			}
-			for i := range batch {
-				batch[i].chunk.release()
-			}
-			clear(batch) // the last messages would be held until others come
-			quiet.Reset(r.patience())
-		}
-		silent.Reset(pullSilence)
-		late.Reset(pull.late())
+		clear(batch) // the last messages would be held until others come
+		missed, r.calm, r.stuck = time.Time{}, false, false
+		quiet.Reset(r.patience())
 	}
 }
 
-// unheard runs when nothing came for twice the time that the server keeps a request. Silence
-// alone proves nothing: this process or the server may be waiting for a processor. So the server
-// is asked: its answer comes behind all that it had sent before.
-func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, pull *puller) error {
-	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "no message for longer than the server keeps a request", slog.String("collection", r.col.String()),
-		slog.Int("messages", pull.messages), slog.Int("bytes", pull.bytes))
-	info, err := r.inquire(ctx, cons, pull)
-	switch {
-	case errors.Is(err, errConsumerLost):
-		return err
-	case err != nil, pull.waiting(), info.Delivered.Consumer != r.consumerSeq, info.NumWaiting > 0:
-		return nil // slow, on its way, or still requested
-	case pull.again:
-		return fmt.Errorf("%w: it has no request of this reader, for the second time", errConsumerLost)
-	}
-	return pull.anew()
-}
-
-// answering reports a consumer as lost that sends nothing, not even the end of a request, though
-// its server answers. A lone server that does not answer is the connection's to give up.
-func (r *reader) answering(ctx context.Context, cons jetstream.Consumer, pull *puller) error {
-	switch _, err := r.inquire(ctx, cons, pull); {
-	case errors.Is(err, errConsumerLost):
-		return err
-	case err != nil, pull.waiting():
-		return nil
-	}
-	return errConsumerLost
-}
-
-// inquire returns what the server knows of the consumer. No answer in time is an error; the consumer of a replicated log is
-// lost then if the log's leader answers, since each server has consumers of its own, and this one's may be down.
-func (r *reader) inquire(ctx context.Context, cons jetstream.Consumer, pull *puller) (*jetstream.ConsumerInfo, error) {
-	soon, cancel := context.WithTimeout(ctx, pull.late())
+// unheard runs when the server answered no request for a while. Silence alone proves nothing: this process or the
+// server may be waiting for a processor. So the server is asked: its answer comes behind all that it had sent before.
+// The library has requested records again; if that brings nothing either, though the server answers, the consumer is lost.
+func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, in *deliveries, silent time.Duration) error {
+	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "the server answers no request for records", slog.String("collection", r.col.String()))
+	soon, cancel := context.WithTimeout(ctx, 2*pullExpiry)
 	defer cancel()
-	info, err := cons.Info(soon)
+	_, err := cons.Info(soon)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, fmt.Errorf("%w: the server has none", errConsumerLost)
-	case err != nil && r.replicas > 1:
+		return fmt.Errorf("%w: the server has none", errConsumerLost)
+	case err != nil && r.replicas > 1: // each server has consumers of its own, and this one's may be down
 		if _, away := r.c.info(ctx, r.col); away == nil {
-			return nil, fmt.Errorf("%w: its server does not answer, that of the log does: %w", errConsumerLost, err)
+			return fmt.Errorf("%w: its server does not answer, that of the log does: %w", errConsumerLost, err)
 		}
+	case err == nil && !in.waiting() && silent >= pullSilence:
+		return fmt.Errorf("%w: no message for %v", errConsumerLost, silent.Round(time.Second))
 	}
-	return info, err
+	return nil // a lone server that does not answer is the connection's to give up
 }
 
 func (r *reader) patience() time.Duration {
@@ -304,7 +266,7 @@ func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error
 		return nil // the leader is behind the server that feeds this reader, or lost what that one had
 	}
 	if !r.replaying {
-		if err := r.identify(tail); err != nil || !r.holeEnd.open {
+		if err := r.identify(tail); err != nil || !r.holeEnd.open && tail.Last <= r.pos.Sequence {
 			return err
 		}
 	}
@@ -314,7 +276,7 @@ func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error
 	switch all, err := r.exhausted(calls, cons, tail); {
 	case err != nil:
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
-	case !all:
+	case !all, !r.replaying && !r.holeEnd.open:
 		return nil
 	}
 	r.holeEnd.close()

@@ -273,7 +273,7 @@ func TestConnectNeverQuotesAPassword(t *testing.T) {
 	}
 }
 
-func TestDesign8AConsumerWhoseHandlerFailsForLongerThanTheTombstoneTTLReportsALag(t *testing.T) {
+func TestAConsumerWhoseHandlerFailsForLongerThanTheTombstoneTTLReportsALag(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.TombstoneTTL = time.Second })
 	w := write(t, c, stream.WriterConfig{Term: 1}) // before the consumer, which reports a new epoch otherwise, at any time

@@ -40,6 +40,14 @@ func (d *stallDialer) taken() (bytes, wait int64) {
 	return c.written.Load() - wait, wait
 }
 
+// inProcess is an option for connections within the process, which are not dialed.
+func (d *stallDialer) inProcess(o *nats.Options) error {
+	if o.InProcessServer != nil && o.CustomDialer == d {
+		o.InProcessServer = stallServer{d.timeout, o.InProcessServer}
+	}
+	return nil
+}
+
 // stallServer does for connections within the process what stallDialer does for others.
 type stallServer struct {
 	timeout time.Duration

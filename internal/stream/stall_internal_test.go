@@ -83,8 +83,9 @@ func TestAServerInTheSameProcessThatTakesNothingIsLeftToo(t *testing.T) {
 		const timeout = 2 * time.Second
 		server, client := net.Pipe()
 		defer func() { _ = server.Close() }()
-		o := nats.Options{CustomDialer: &stallDialer{timeout: timeout}, InProcessServer: inside{client}}
-		if err := newTaps().option(&o); err != nil {
+		d := &stallDialer{timeout: timeout}
+		o := nats.Options{CustomDialer: d, InProcessServer: inside{client}}
+		if err := d.inProcess(&o); err != nil {
 			t.Fatal(err)
 		}
 		c, err := o.InProcessServer.InProcessConn()

@@ -186,7 +186,7 @@ func (m *mirror) until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-func TestT04ALogReplaysItsStateAndThenItsTail(t *testing.T) {
+func TestALogReplaysItsStateAndThenItsTail(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	early := follow(t, c, stream.ReadConfig{}) // waits for a log that does not exist yet
@@ -197,7 +197,7 @@ func TestT04ALogReplaysItsStateAndThenItsTail(t *testing.T) {
 	put(t, w, pod("a", 1), pod("b", 2), pod("a", 3), gone("b", 4))
 	early.until(t, "the tombstone", func() bool { return len(early.live()) == 1 })
 	if early.follower.Readable() {
-		t.Error("design 6.1: readable before the synced record")
+		t.Error("readable before the synced record")
 	}
 	put(t, w, synced(4))
 	want := delta.Revision{Epoch: w.Epoch(), RV: "4"}
@@ -215,7 +215,7 @@ func TestT04ALogReplaysItsStateAndThenItsTail(t *testing.T) {
 	}
 }
 
-func TestT19PayloadsUpToTheLimitPassAndLargerOnesAreRefusedByKey(t *testing.T) {
+func TestPayloadsUpToTheLimitPassAndLargerOnesAreRefusedByKey(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})
@@ -234,7 +234,7 @@ func TestT19PayloadsUpToTheLimitPassAndLargerOnesAreRefusedByKey(t *testing.T) {
 	put(t, w, pod("after", 2))
 }
 
-func TestDesign63ADeposedWriterAppendsNothingAfterTheNextTermRecord(t *testing.T) {
+func TestADeposedWriterAppendsNothingAfterTheNextTermRecord(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)
@@ -259,7 +259,7 @@ func TestDesign63ADeposedWriterAppendsNothingAfterTheNextTermRecord(t *testing.T
 	}
 }
 
-func TestDesign63AppendsPipelinedBeforeATakeoverCannotMeetTheirExpectationAgain(t *testing.T) {
+func TestAppendsPipelinedBeforeATakeoverCannotMeetTheirExpectationAgain(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)
@@ -292,7 +292,7 @@ func TestDesign63AppendsPipelinedBeforeATakeoverCannotMeetTheirExpectationAgain(
 	put(t, next, pod("a", 2))
 }
 
-func TestDesign64ATailBelowWhatWasAcknowledgedBeginsANewEpochAndReadersSweep(t *testing.T) {
+func TestATailBelowWhatWasAcknowledgedBeginsANewEpochAndReadersSweep(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})
@@ -321,7 +321,7 @@ func TestDesign64ATailBelowWhatWasAcknowledgedBeginsANewEpochAndReadersSweep(t *
 	}
 }
 
-func TestDesign64ResumingComparesIdentity(t *testing.T) {
+func TestResumingComparesIdentity(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})
@@ -364,7 +364,7 @@ func TestDesign64ResumingComparesIdentity(t *testing.T) {
 	}
 }
 
-func TestDesign62ALaggingReaderClaimsNoRevisionAcrossAHole(t *testing.T) {
+func TestALaggingReaderClaimsNoRevisionAcrossAHole(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})
@@ -428,7 +428,7 @@ func TestReadersSurviveAServerRestartWithoutLeavingConsumersBehind(t *testing.T)
 	}
 }
 
-func TestDesign64AReaderHeldUpInAReplayForLongerThanATombstoneLivesBeginsAgain(t *testing.T) {
+func TestAReaderHeldUpInAReplayForLongerThanATombstoneLivesBeginsAgain(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.TombstoneTTL, cfg.MaxPayload = 2*time.Second, 1<<20 })
 	w := write(t, c, stream.WriterConfig{Term: 1})

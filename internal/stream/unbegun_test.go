@@ -10,9 +10,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestDesign8AConsumerWaitsForTheFirstLeaderOfALog: a log is made a moment before its first epoch begins. A consumer that reported a gap between the two
+// TestAConsumerWaitsForTheFirstLeaderOfALog: a log is made a moment before its first epoch begins. A consumer that reported a gap between the two
 // would report another one at once, and every key would be enqueued twice.
-func TestDesign8AConsumerWaitsForTheFirstLeaderOfALog(t *testing.T) {
+func TestAConsumerWaitsForTheFirstLeaderOfALog(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c, js := connect(t, url, nil), operator(t, url)

@@ -61,6 +61,38 @@ func TestAWindowIsWhatTheConnectionCarriesInAMoment(t *testing.T) {
 	}
 }
 
+// A quiet collection behind a flood over 4 MB/s waits at most 0.25 s, and 80 % of 20 MB/s are used over a path of 100 ms: no fixed
+// window does both. What is in flight on such a path is no queue, as far as it fits into the path.
+func TestAWindowHoldsBothFloors(t *testing.T) {
+	t.Parallel()
+	settled := func(perSecond int, delay time.Duration) *window {
+		w := newWindow()
+		s := &share{w: w, wake: func() {}}
+		now := time.Now()
+		w.probed(delay, now) // before there is a load
+		w.round(now)
+		for range 400 {
+			for s.room(1000) {
+				s.take(1000)
+			}
+			for w.used > max(w.limit, 1000) {
+				s.give(1000)
+			}
+			path := perSecond * int(delay/time.Millisecond) / 1000
+			took := delay + time.Duration(max(w.used-path, 0))*time.Second/time.Duration(perSecond)
+			now = now.Add(max(took, probeEvery))
+			w.probed(took, now)
+		}
+		return w
+	}
+	if w := settled(4e6, near); float64(w.limit)/4e6 > 0.25 {
+		t.Errorf("a record waits for %d KB at 4 MB/s", w.limit>>10)
+	}
+	if w := settled(20e6, 100*time.Millisecond); float64(w.limit) < 0.8*20e6*0.1 {
+		t.Errorf("%d KB are in flight on a path of 20 MB/s and 100 ms", w.limit>>10)
+	}
+}
+
 func TestASingleLateProbeChangesNoWindow(t *testing.T) {
 	t.Parallel()
 	w := newWindow()

@@ -86,12 +86,12 @@ func TestReadersReadEverythingOverAnyTransport(t *testing.T) {
 			}
 			put(t, write(t, c, stream.WriterConfig{Term: 1}), append(records, synced(objects+1))...)
 			var all sync.WaitGroup
-			for lend := range readers {
+			for reader := range readers {
 				all.Go(func() {
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
 					got := 0
-					err := c.Read(ctx, pods, stream.ReadConfig{Lend: lend > 0, MaxBatch: 1 + 50*lend}, func(_ context.Context, b delta.Batch) error {
+					err := c.Read(ctx, pods, stream.ReadConfig{MaxBatch: 1 + 50*reader}, func(_ context.Context, b delta.Batch) error {
 						for i := range b.Records {
 							if r := &b.Records[i]; r.Kind == delta.KindDelta {
 								if got++; !r.Intact() || delta.Hash(r.Payload) != want[r.Key] {

@@ -36,9 +36,9 @@ type WriterConfig struct {
 	Epoch uint64
 	// NewEpoch begins a new epoch in any case.
 	NewEpoch bool
-	// Spoiled is an epoch that must not be written on: a log that holds it, or an older one, begins a new epoch. One that somebody began
+	// InvalidEpoch is an epoch that must not be written on: a log that holds it, or an older one, begins a new epoch. One that somebody began
 	// meanwhile is gone on with.
-	Spoiled uint64
+	InvalidEpoch uint64
 }
 
 // Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch and Term.
@@ -79,7 +79,7 @@ type inflight struct {
 }
 
 // Writer takes the log over for a term: it makes the log when there is none, fences it against every append an earlier leader may
-// still have under way, appends the term record and awaits its acknowledgement (design 6.3). A new epoch begins when the log is new, ends
+// still have under way, appends the term record and awaits its acknowledgement. A new epoch begins when the log is new, ends
 // below cfg.Acked, or cfg asks for it; [Writer.Fresh] tells.
 func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfig) (*Writer, error) {
 	if err := col.Validate(); err != nil {

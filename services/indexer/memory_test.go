@@ -207,7 +207,6 @@ func (l *halting) Read(ctx context.Context, col delta.Collection, cfg stream.Rea
 	if l.replays.Add(1) > 1 {
 		return l.Conn.Read(ctx, col, cfg, h)
 	}
-	cfg.Lend = false // it is kept until all has come
 	var all delta.Batch
 	return l.Conn.Read(ctx, col, cfg, func(ctx context.Context, b delta.Batch) error {
 		if all.Replayed {

@@ -139,10 +139,10 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 	defer endContest(nil)
 	lease, err := r.log.Lease(contest, stream.LeaseConfig{
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePingTimeout,
-		Floor:    func() uint64 { return max(floor, s.term()) },
-		Handicap: func(held stream.Claim) time.Duration { return r.claimDelay(held, s.warm()) },
-		Failed:   func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
-		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
+		Floor:  func() uint64 { return max(floor, s.term()) },
+		Delay:  func(held stream.Claim) time.Duration { return r.claimDelay(held, s.warm()) },
+		Failed: func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
+		Seen:   func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
 		return cmp.Or(context.Cause(contest), err)
@@ -214,7 +214,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, Spoiled: r.invalid,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, InvalidEpoch: r.invalid,
 	})
 	if err != nil {
 		if errors.Is(err, stream.ErrLogLost) {

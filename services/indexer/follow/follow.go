@@ -19,9 +19,9 @@ func (s *Collections) follow(ctx context.Context, c *Collection) error {
 	s.restore(ctx, c)
 	for ctx.Err() == nil {
 		began := time.Now()
-		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp, Lend: true}
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp}
 		if c.replaying { // only a replay from the start can be known to be complete
-			from = stream.ReadConfig{Lend: true}
+			from = stream.ReadConfig{}
 		}
 		in := feed{s: s, c: c}
 		err := s.log.Read(ctx, c.ID, from, in.batch)

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -18,7 +19,6 @@ type pulls struct {
 	c       *Conn
 	stream  string
 	sizes   []int // of the records, as the server counts them
-	heads   []int // the same without payloads
 	largest int
 	made    int
 }
@@ -35,7 +35,6 @@ func (p *pulls) fill() {
 		p.Fatal(err)
 	}
 	p.sizes, p.largest = make([]int, 100+p.IntN(300)), 0
-	p.heads = make([]int, len(p.sizes))
 	unit, kind := 512<<p.IntN(6), p.IntN(4)
 	for i := range p.sizes {
 		size := 0
@@ -55,7 +54,6 @@ func (p *pulls) fill() {
 		m.Header["Seq"] = []string{fmt.Sprintf("%04d", i+1)}
 		m.Data = make([]byte, max(size-around, 1))
 		p.sizes[i] = len(m.Data) + around
-		p.heads[i] = around + len(fmt.Sprintf("Nats-Msg-Size: %d\r\n", len(m.Data)))
 		p.largest = max(p.largest, p.sizes[i])
 		if _, err := p.c.js.PublishMsgAsync(m); err != nil {
 			p.Fatal(err)
@@ -68,86 +66,69 @@ func (p *pulls) fill() {
 func (p *pulls) read() {
 	p.Helper()
 	p.made++
-	headersOnly, sizes, largest := p.IntN(5) == 0, p.sizes, p.largest
-	if headersOnly {
-		sizes, largest = p.heads, 0
-	}
+	headersOnly := p.IntN(5) == 0
 	cons, err := p.c.js.CreateConsumer(p.Context(), p.stream, jetstream.ConsumerConfig{
 		Name: fmt.Sprintf(pullsName, p.made), AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, HeadersOnly: headersOnly,
 	})
 	if err != nil {
 		p.Fatal(err)
 	}
-	d := demand{messages: 1 << p.IntN(11), bytes: sizes[0] * (1 + p.IntN(100)), expires: pullExpires}
-	if p.IntN(2) == 0 {
-		d.bytes = leastPull << p.IntN(6)
+	messages, bytes := 1<<p.IntN(11), max(p.sizes[0]*(1+p.IntN(100)), p.largest)
+	if headersOnly {
+		bytes = 0
 	}
-	if p.IntN(3) == 0 {
-		d.expires = time.Duration(1+p.IntN(20)) * time.Millisecond
-	}
-	pause, tapped, few := p.IntN(4), p.IntN(4) > 0, 1+p.IntN(64)
-	what := fmt.Sprintf("%d records up to %d bytes, headers only %v, %+v, pauses %d, tapped %v, %d gathered at a time", len(sizes), largest, headersOnly, d, pause, tapped, few)
-	if !tapped { // as with TLS
-		taps := p.c.taps
-		p.c.taps = newTaps()
-		defer func() { p.c.taps = taps }()
-	}
-	pull, err := p.c.puller(p.stream, cons.CachedInfo().Name, d)
+	pause, few := p.IntN(4), 1+p.IntN(64)
+	what := fmt.Sprintf("%d records up to %d bytes, headers only %v, %d messages or %d bytes, pauses %d, %d taken at a time",
+		len(p.sizes), p.largest, headersOnly, messages, bytes, pause, few)
+	in, err := deliver(cons, messages, bytes, nil)
 	if err != nil {
 		p.Fatal(err)
 	}
-	defer pull.close()
-	most := max(d.bytes, leastPull)
-	if largest > most {
-		most = max(2*largest, most)
-	}
-	read := 0
-	for read < len(sizes) {
-		batch, err := pull.gather(nil, few)
-		if err != nil {
-			p.Fatalf("%s: %v", what, err)
+	defer in.close()
+	read, missed := 0, false
+	for read < len(p.sizes) {
+		select {
+		case <-in.ready:
+		case err := <-in.fault:
+			if !errors.Is(err, jetstream.ErrNoHeartbeat) {
+				p.Fatalf("%s: %v", what, err)
+			}
+			missed = true // the machine is busy, and there may be twice as much
+			continue
+		case <-time.After(time.Minute):
+			p.Fatalf("%s: nothing comes behind %d", what, read)
 		}
-		for i := range batch {
-			if got := batch[i].at; got.sequence != uint64(read+1) || got.delivery != uint64(read+1) {
-				p.Fatalf("%s: record %d came as delivery %d, want %d", what, got.sequence, got.delivery, read+1)
-			}
-			if batch[i].size != sizes[read] {
-				p.Fatalf("%s: record %d takes %d bytes, want %d", what, read+1, batch[i].size, sizes[read])
-			}
+		batch := in.take(nil, few)
+		if len(batch) > few {
+			p.Fatalf("%s: %d were taken", what, len(batch))
+		}
+		for _, m := range batch {
 			read++
-		}
-		if pull.most > most {
-			p.Fatalf("%s: %d bytes are asked for at a time by now", what, pull.most)
-		}
-		if len(batch) > 0 && p.IntN(8) < pause {
-			time.Sleep(time.Duration(p.IntN(3000)) * time.Microsecond)
-			info, err := cons.Info(p.Context())
-			if err != nil {
-				p.Fatal(err)
+			meta, err := m.Metadata()
+			if err != nil || meta.Sequence.Stream != uint64(read) || meta.Sequence.Consumer != uint64(read) {
+				p.Fatalf("%s: record %+v came as delivery %d, %v", what, meta, read, err)
 			}
-			ahead := 0
-			for _, size := range sizes[read:info.Delivered.Consumer] {
-				ahead += size
-			}
-			if ahead > most+3*leastPull {
-				p.Fatalf("%s: %d bytes were sent ahead, %d are asked for at a time; %d messages and %d bytes are thought to be under way", what, ahead, most, pull.messages, pull.bytes)
-			}
-			if n := int(info.Delivered.Consumer) - read; n > 2*d.messages {
-				p.Fatalf("%s: %d messages were sent ahead", what, n)
+			if size := len(m.Subject()) + len(m.Reply()) + len(pullsHeader) + len(m.Data()); !headersOnly && size != p.sizes[read-1] {
+				p.Fatalf("%s: record %d takes %d bytes, want %d", what, read, size, p.sizes[read-1])
 			}
 		}
-		if len(batch) > 0 || read == len(sizes) {
+		if len(batch) == 0 || p.IntN(8) >= pause || missed {
 			continue
 		}
-		select {
-		case <-pull.sink.wake:
-		case m := <-pull.msgs:
-			if err := pull.push(m); err != nil {
-				p.Fatal(err)
-			}
-		case <-time.After(pullExpires + time.Second):
-			info, _ := cons.Info(p.Context())
-			p.Fatalf("%s: nothing comes behind %d: %d messages and %d bytes are thought to be under way, narrow %v, %d requests wait", what, read, pull.messages, pull.bytes, pull.narrow, info.NumWaiting)
+		time.Sleep(time.Duration(p.IntN(3000)) * time.Microsecond)
+		info, err := cons.Info(p.Context())
+		if err != nil {
+			p.Fatal(err)
+		}
+		ahead := 0
+		for _, size := range p.sizes[read:info.Delivered.Consumer] {
+			ahead += size
+		}
+		if most := bytes + bytes/8 + p.largest; !headersOnly && ahead > most {
+			p.Fatalf("%s: %d bytes were sent ahead, want at most %d", what, ahead, most)
+		}
+		if n := int(info.Delivered.Consumer) - read; headersOnly && n > 2*messages {
+			p.Fatalf("%s: %d messages were sent ahead", what, n)
 		}
 	}
 	if err := p.c.js.DeleteConsumer(p.Context(), p.stream, cons.CachedInfo().Name); err != nil {
