@@ -139,7 +139,7 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	if _, err := q.Len(t.Context()); rpc.Reason(err) != "STORE_UNAVAILABLE" || !strings.Contains(err.Error(), "partitions [") {
 		t.Errorf("Len = %v", err)
 	}
-	raw := queuev1.NewQueueServiceClient(conn)
+	raw, admin := queuev1.NewQueueServiceClient(conn), queuev1.NewQueueAdminServiceClient(conn)
 	some, err := raw.Len(t.Context(), &queuev1.LenRequest{Queue: name, Partial: true})
 	if err != nil {
 		t.Fatal(err)
@@ -149,10 +149,10 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 			t.Errorf("partition %d, away %v: %v is unreachable", p, away[p], some.GetUnreachable())
 		}
 	}
-	if list, err := raw.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: name, Partial: true, PageSize: 1000}); err != nil || len(list.GetUnreachable()) == 0 {
+	if list, err := admin.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: name, Partial: true, PageSize: 1000}); err != nil || len(list.GetUnreachable()) == 0 {
 		t.Errorf("ListItems = %v unreachable, %v", list.GetUnreachable(), err)
 	}
-	if list, err := raw.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
+	if list, err := admin.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
 		t.Errorf("ListQueues = %v", list)
 	}
 	// A server and a worker that are started now work as well. The first one takes what it can at once, so it is held up.

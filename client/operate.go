@@ -13,26 +13,26 @@ import (
 
 // Pause hands out no more keys until Resume; adds and settlements go on.
 func (q *Queue) Pause(ctx context.Context) error {
-	_, err := q.c.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: q.name})
+	_, err := q.admin.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: q.name})
 	return wrap(err, "pause queue %s", q.name)
 }
 
 // Resume undoes Pause.
 func (q *Queue) Resume(ctx context.Context) error {
-	_, err := q.c.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: q.name})
+	_, err := q.admin.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: q.name})
 	return wrap(err, "resume queue %s", q.name)
 }
 
 // Close makes every add fail with [ErrQueueClosed]; what the queue holds is
 // still worked off.
 func (q *Queue) Close(ctx context.Context) error {
-	_, err := q.c.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q.name})
+	_, err := q.admin.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q.name})
 	return wrap(err, "close queue %s", q.name)
 }
 
 // Open undoes Close.
 func (q *Queue) Open(ctx context.Context) error {
-	_, err := q.c.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q.name})
+	_, err := q.admin.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q.name})
 	return wrap(err, "open queue %s", q.name)
 }
 
@@ -40,7 +40,7 @@ func (q *Queue) Open(ctx context.Context) error {
 // and its adds fail with NOT_FOUND. While keys are leased it is refused with
 // FAILED_PRECONDITION (reason QUEUE_LEASED), unless forced.
 func (q *Queue) DeleteQueue(ctx context.Context, force bool) error {
-	_, err := q.c.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: q.name, Force: force})
+	_, err := q.admin.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: q.name, Force: force})
 	return wrap(err, "delete queue %s", q.name)
 }
 
@@ -51,7 +51,7 @@ type ItemStatus = queuev1.ItemStatus
 // It returns one status per key, in order.
 func (q *Queue) RetryNow(ctx context.Context, keys ...string) ([]ItemStatus, error) {
 	return q.operate("retry", keys, func(keys []string) (itemsAnswer, error) {
-		return q.c.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q.name, Keys: keys})
+		return q.admin.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q.name, Keys: keys})
 	})
 }
 
@@ -59,7 +59,7 @@ func (q *Queue) RetryNow(ctx context.Context, keys ...string) ([]ItemStatus, err
 // again, uncounted. It returns one status per key, in order.
 func (q *Queue) Release(ctx context.Context, keys ...string) ([]ItemStatus, error) {
 	return q.operate("release", keys, func(keys []string) (itemsAnswer, error) {
-		return q.c.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: q.name, Keys: keys})
+		return q.admin.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: q.name, Keys: keys})
 	})
 }
 
@@ -67,7 +67,7 @@ func (q *Queue) Release(ctx context.Context, keys ...string) ([]ItemStatus, erro
 // one status per key, in order.
 func (q *Queue) Delete(ctx context.Context, keys ...string) ([]ItemStatus, error) {
 	return q.operate("delete", keys, func(keys []string) (itemsAnswer, error) {
-		return q.c.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: keys})
+		return q.admin.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: keys})
 	})
 }
 
@@ -106,7 +106,7 @@ func (q *Queue) Drain(ctx context.Context, o DrainOptions) (drained bool, err er
 	if o.DueWithin != nil {
 		req.DueWithin = durationpb.New(*o.DueWithin)
 	}
-	stream, err := q.c.DrainQueue(ctx, req)
+	stream, err := q.admin.DrainQueue(ctx, req)
 	for err == nil {
 		var resp *queuev1.DrainQueueResponse
 		if resp, err = stream.Recv(); err != nil {
@@ -126,7 +126,7 @@ func (q *Queue) Drain(ctx context.Context, o DrainOptions) (drained bool, err er
 // History is what happened to a key last, newest first, as the answering server
 // has seen it.
 func (q *Queue) History(ctx context.Context, key string) ([]*queuev1.HistoryEvent, error) {
-	resp, err := q.c.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: key})
+	resp, err := q.admin.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: key})
 	if err != nil {
 		return nil, wrap(err, "inspect %s in queue %s", key, q.name)
 	}

@@ -15,6 +15,7 @@ import (
 // Queue is one queue of a queue service. It is safe for concurrent use.
 type Queue struct {
 	c       queuev1.QueueServiceClient
+	admin   queuev1.QueueAdminServiceClient
 	name    string
 	session string
 }
@@ -23,7 +24,7 @@ type Queue struct {
 // "<cluster>/<controller>". Session names this process to the service, for
 // ShutDown; it may be empty.
 func NewQueue(conn grpc.ClientConnInterface, name, session string) *Queue {
-	return &Queue{c: queuev1.NewQueueServiceClient(conn), name: name, session: session}
+	return &Queue{c: queuev1.NewQueueServiceClient(conn), admin: queuev1.NewQueueAdminServiceClient(conn), name: name, session: session}
 }
 
 // Name is the queue's name.
@@ -148,7 +149,7 @@ func (q *Queue) Len(ctx context.Context) (*Counts, error) {
 
 // Inspect tells everything known about a key.
 func (q *Queue) Inspect(ctx context.Context, key string) (*queuev1.Item, error) {
-	resp, err := q.c.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: key})
+	resp, err := q.admin.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: key})
 	if err != nil {
 		return nil, wrap(err, "inspect %s in queue %s", key, q.name)
 	}
@@ -163,7 +164,7 @@ func (q *Queue) Configure(ctx context.Context, cfg *queuev1.QueueConfig) (*queue
 		want = proto.CloneOf(cfg)
 	}
 	want.Name = q.name
-	resp, err := q.c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: want})
+	resp, err := q.admin.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: want})
 	if err != nil {
 		return nil, "", wrap(err, "configure queue %s", q.name)
 	}
@@ -172,7 +173,7 @@ func (q *Queue) Configure(ctx context.Context, cfg *queuev1.QueueConfig) (*queue
 
 // Generation is the store's generation: it changes when keys may have been lost.
 func (q *Queue) Generation(ctx context.Context) (string, error) {
-	resp, err := q.c.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name, Partial: true})
+	resp, err := q.admin.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name, Partial: true})
 	if err != nil {
 		return "", wrap(err, "generation of queue %s", q.name)
 	}

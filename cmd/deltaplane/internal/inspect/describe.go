@@ -147,7 +147,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 		return nil, err
 	}
 	defer queueConn.Close()
-	index, queues := client.NewIndex(indexConn), queuev1.NewQueueServiceClient(queueConn)
+	index, queues := client.NewIndex(indexConn), queuev1.NewQueueAdminServiceClient(queueConn)
 	collection := func(group, resource string) string {
 		return delta.Collection{Cluster: q.Cluster, Group: group, Version: "v1", Resource: resource}.String()
 	}
@@ -185,7 +185,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 }
 
 // inspect is a key of a queue; nil when there is no such queue.
-func inspect(ctx context.Context, queues queuev1.QueueServiceClient, queue, key string) (*queuev1.Item, error) {
+func inspect(ctx context.Context, queues queuev1.QueueAdminServiceClient, queue, key string) (*queuev1.Item, error) {
 	answer, err := queues.Inspect(ctx, &queuev1.InspectRequest{Queue: queue, Key: key})
 	if isReason(err, "QUEUE_NOT_FOUND") {
 		return nil, nil
@@ -195,7 +195,7 @@ func inspect(ctx context.Context, queues queuev1.QueueServiceClient, queue, key 
 
 // silence takes from the queue since when the controller has heard nothing, and
 // from the index until when anything would be known.
-func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues queuev1.QueueServiceClient, a *NodeAnswer) error {
+func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues queuev1.QueueAdminServiceClient, a *NodeAnswer) error {
 	served, err := index.Collections(ctx)
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues 
 }
 
 // zone counts the nodes of the index and reads the rate that is in force.
-func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues queuev1.QueueServiceClient, a *NodeAnswer, nodes string, zone nodelifecycle.Zone) error {
+func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues queuev1.QueueAdminServiceClient, a *NodeAnswer, nodes string, zone nodelifecycle.Zone) error {
 	objs, _, err := index.List(ctx, nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
 	}})
@@ -264,7 +264,7 @@ func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues que
 
 // evictions are the pods whose stay ends, by their tolerations, and what the queue
 // has planned for each.
-func (q *NodeQuestion) evictions(ctx context.Context, queues queuev1.QueueServiceClient, a *NodeAnswer, pods []client.Object) error {
+func (q *NodeQuestion) evictions(ctx context.Context, queues queuev1.QueueAdminServiceClient, a *NodeAnswer, pods []client.Object) error {
 	if len(taint.Evicting(a.Taints)) == 0 {
 		return nil
 	}

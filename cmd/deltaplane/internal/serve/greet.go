@@ -143,7 +143,7 @@ func (u *upFlags) missing(ctx context.Context) []string {
 	var missing []string
 	if !slices.Contains(u.skip, "queue") {
 		if conn, err := rpc.Dial(u.queue.config.RPC.Listen, rpc.DialConfig{}); err == nil {
-			if _, err := queuev1.NewQueueServiceClient(conn).ListQueues(ctx, &queuev1.ListQueuesRequest{}); unreachable(err) {
+			if _, err := queuev1.NewQueueAdminServiceClient(conn).ListQueues(ctx, &queuev1.ListQueuesRequest{}); unreachable(err) {
 				missing = append(missing, "queue service")
 			}
 			_ = conn.Close()
