@@ -443,7 +443,6 @@ func TestMappers(t *testing.T) {
 		"self":   {client.Self(), []string{"ns/p"}, false},
 		"owners": {client.OwnersOf("Job"), []string{"ns/now", "ns/before"}, true},
 		"hint":   {client.Hint("node"), []string{"n1", "n0"}, true},
-		"label":  {client.Label("app"), []string{"ns/web"}, true},
 	} {
 		got, all := c.m(&r)
 		if !slices.Equal(got, c.want) || all {

@@ -163,9 +163,9 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 		Name: name, Created: n.Metadata.CreationTimestamp, Conditions: show.OrEmpty(n.Status.Conditions), Taints: show.OrEmpty(n.Spec.Taints), Evictions: []EvictionAnswer{},
 		Heartbeat: heartbeatAnswer{Status: n.Condition(nodelifecycle.Ready).LastHeartbeatTime},
 	}
-	lease, found, _, err := index.Find(ctx, collection("coordination.k8s.io", "leases"), "kube-node-lease/"+name, client.ReadOptions{})
+	lease, _, err := index.Find(ctx, collection("coordination.k8s.io", "leases"), "kube-node-lease/"+name, client.ReadOptions{})
 	switch {
-	case err == nil && found:
+	case err == nil && lease != nil:
 		a.Heartbeat.Lease = gjson.GetBytes(lease.Payload, "spec.renewTime").String()
 	case err != nil && !errors.Is(err, client.ErrCollectionNotFound): // leases need not be mirrored
 		return nil, err
@@ -201,12 +201,12 @@ func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues 
 		return err
 	}
 	for _, c := range served {
-		if c.GetLiveAt() == nil {
+		live := c.LiveAt
+		if live.IsZero() {
 			continue
 		}
-		live := c.GetLiveAt().AsTime()
-		watched := c.GetResource() == "nodes" && c.GetGroup() == "" || c.GetResource() == "leases" && c.GetGroup() == "coordination.k8s.io"
-		if c.GetCluster() == q.Cluster && watched && (a.KnownAt.IsZero() || live.Before(a.KnownAt)) {
+		watched := c.Resource == "nodes" && c.Group == "" || c.Resource == "leases" && c.Group == "coordination.k8s.io"
+		if c.Cluster == q.Cluster && watched && (a.KnownAt.IsZero() || live.Before(a.KnownAt)) {
 			a.KnownAt = live
 		}
 	}
