@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/backoff"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -16,13 +17,13 @@ import (
 // restarts. Ids are apart from the queue's keys. How delays grow is the queue's
 // [queuev1.BackoffConfig]; see [Queue.Configure]. It is safe for concurrent use.
 type Backoff struct {
-	c     queuev1.QueueServiceClient
+	c     queuev1.BackoffServiceClient
 	queue string
 }
 
 // NewBackoff returns the back-off entries of a queue that exists.
 func NewBackoff(conn grpc.ClientConnInterface, queue string) *Backoff {
-	return &Backoff{c: queuev1.NewQueueServiceClient(conn), queue: queue}
+	return &Backoff{c: queuev1.NewBackoffServiceClient(conn), queue: queue}
 }
 
 // BackoffEntry is what is known of one id.
@@ -46,7 +47,7 @@ func (b *Backoff) Get(ctx context.Context, id string) (time.Duration, error) {
 // Entries are what is known of ids, in their order.
 func (b *Backoff) Entries(ctx context.Context, ids ...string) ([]BackoffEntry, error) {
 	return b.entries("get", ids, func(ids []string) (entriesAnswer, error) {
-		return b.c.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: b.queue, Ids: ids})
+		return b.c.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: b.queue, Ids: ids})
 	})
 }
 
@@ -68,7 +69,7 @@ func (b *Backoff) NextAll(ctx context.Context, event time.Time, ids ...string) (
 		at = timestamppb.New(event)
 	}
 	return b.entries("next", ids, func(ids []string) (entriesAnswer, error) {
-		return b.c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: b.queue, Ids: ids, EventTime: at})
+		return b.c.Next(ctx, &queuev1.NextRequest{Queue: b.queue, Ids: ids, EventTime: at})
 	})
 }
 
@@ -113,47 +114,39 @@ func (b *Backoff) each(what string, ids []string, call func([]string) error) err
 }
 
 // IsInBackOffSince reports whether less than the id's delay has passed since an
-// event, and what is left of it.
+// event, by the store's clock, and what is left of it.
 func (b *Backoff) IsInBackOffSince(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
-	resp, err := b.c.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
-	if err != nil {
-		return false, 0, wrap(err, "back-off of %s in queue %s", id, b.queue)
-	}
-	return resp.GetInBackOff(), resp.GetRemaining().AsDuration(), nil
+	return b.left(ctx, id, func(g backoff.Growth, e backoff.Entry, now int64) int64 { return g.Since(e, event.UnixMicro(), now) })
 }
 
 // IsInBackOffSinceUpdate reports whether an event lies within the delay after
 // the id's last update, and what is left of it then.
 func (b *Backoff) IsInBackOffSinceUpdate(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
-	resp, err := b.c.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
+	return b.left(ctx, id, func(g backoff.Growth, e backoff.Entry, _ int64) int64 { return g.SinceUpdate(e, event.UnixMicro()) })
+}
+
+// left reports what is left of an id's delay as count says, in microseconds; nothing for an unknown or expired one.
+func (b *Backoff) left(ctx context.Context, id string, count func(g backoff.Growth, e backoff.Entry, now int64) int64) (bool, time.Duration, error) {
+	resp, err := b.c.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: b.queue, Ids: []string{id}})
 	if err != nil {
 		return false, 0, wrap(err, "back-off of %s in queue %s", id, b.queue)
 	}
-	return resp.GetInBackOff(), resp.GetRemaining().AsDuration(), nil
+	if len(resp.GetEntries()) != 1 {
+		return false, 0, fmt.Errorf("client: queue %s answered %d back-off entries for one id", b.queue, len(resp.GetEntries()))
+	}
+	var e backoff.Entry
+	if known := resp.GetEntries()[0]; known.GetLastUpdate() != nil {
+		e = backoff.Entry{Delay: known.GetBackoff().AsDuration().Microseconds(), Updated: known.GetLastUpdate().AsTime().UnixMicro()}
+	}
+	growth := backoff.Growth{ExpireAfter: resp.GetExpireAfter().AsDuration().Microseconds()}
+	left := max(count(growth, e, resp.GetTime().AsTime().UnixMicro()), 0)
+	return left > 0, time.Duration(left) * time.Microsecond, nil
 }
 
-// Reset makes ids begin anew.
+// Reset forgets ids: their next delay is the first one.
 func (b *Backoff) Reset(ctx context.Context, ids ...string) error {
 	return b.each("reset", ids, func(ids []string) error {
-		_, err := b.c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: b.queue, Ids: ids})
+		_, err := b.c.Reset(ctx, &queuev1.ResetRequest{Queue: b.queue, Ids: ids})
 		return err
 	})
-}
-
-// DeleteEntry forgets ids.
-func (b *Backoff) DeleteEntry(ctx context.Context, ids ...string) error {
-	return b.each("delete", ids, func(ids []string) error {
-		_, err := b.c.DeleteBackoffEntry(ctx, &queuev1.DeleteBackoffEntryRequest{Queue: b.queue, Ids: ids})
-		return err
-	})
-}
-
-// GC forgets every expired id and tells how many. The queue also does so by
-// itself, a few at a time.
-func (b *Backoff) GC(ctx context.Context) (int64, error) {
-	resp, err := b.c.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: b.queue})
-	if err != nil {
-		return 0, wrap(err, "collect back-off of queue %s", b.queue)
-	}
-	return resp.GetDropped(), nil
 }

@@ -91,7 +91,7 @@ func (p *Producer) put(op *Op) (slot, error) {
 // collapse makes an add that waits to be sent do for another one of its key as
 // well, as the queue itself would a moment later.
 func collapse(w *queuev1.ProduceOp, op *Op) bool {
-	if w.Kind != OpAdd || op.Kind != OpAdd && op.Kind != 0 || op.Trace != "" && op.Trace != w.Traceparent {
+	if OpKind(w.Kind) != OpAdd || op.Kind != OpAdd && op.Kind != 0 || op.Trace != "" && op.Trace != w.Traceparent {
 		return false
 	}
 	w.Priority = max(w.Priority, int32(op.Priority)) //nolint:gosec // checked
@@ -118,10 +118,10 @@ func (p *Producer) wire(op *Op) *queuev1.ProduceOp {
 	}
 	w := p.free[n-1]
 	p.free = p.free[:n-1]
-	w.Key, w.Kind, w.Priority, w.Traceparent = op.Key, op.Kind, int32(op.Priority), op.Trace //nolint:gosec // checked
+	w.Key, w.Kind, w.Priority, w.Traceparent = op.Key, queuev1.ProduceKind(op.Kind), int32(op.Priority), op.Trace //nolint:gosec // checked
 	w.Delay, w.Policy, w.Barrier = nil, queuev1.DelayPolicy_DELAY_POLICY_UNSPECIFIED, nil
 	if w.Kind == queuev1.ProduceKind_PRODUCE_KIND_UNSPECIFIED {
-		w.Kind = OpAdd
+		w.Kind = queuev1.ProduceKind(OpAdd)
 	}
 	if op.Kind == OpAddAfter {
 		w.Delay = durationpb.New(op.Delay)
@@ -353,7 +353,7 @@ func (p *Producer) result(s slot) (OpResult, error) {
 	if err := b.errs[i]; err != nil {
 		return OpResult{}, err
 	}
-	r := OpResult{Status: b.statuses[i]}
+	r := OpResult{Status: AddStatus(b.statuses[i])}
 	if b.details != nil && b.details[i] != nil {
 		d := b.details[i]
 		if e := d.GetError(); e != nil {
@@ -364,8 +364,8 @@ func (p *Producer) result(s slot) (OpResult, error) {
 			r.ReadyAt = d.GetReadyAt().AsTime()
 		}
 	}
-	if s.dupe && r.Status == queuev1.AddStatus_ADD_STATUS_QUEUED {
-		r.Status = queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED
+	if s.dupe && r.Status == AddQueued {
+		r.Status = AddAlreadyQueued
 	}
 	return r, nil
 }

@@ -67,7 +67,7 @@ func BenchmarkCycle(b *testing.B) {
 
 func benchCycle(b *testing.B, conn *grpc.ClientConn, flight int) {
 	b.Helper()
-	if _, _, err := client.NewQueue(conn, "dev/bench", "").Configure(b.Context(), nil); err != nil {
+	if _, err := client.NewQueue(conn, "dev/bench", "").Configure(b.Context(), client.QueueConfig{}); err != nil {
 		b.Fatal(err)
 	}
 	ran := make([]chan struct{}, flight)
@@ -123,7 +123,7 @@ func BenchmarkStorm(b *testing.B) {
 				cfg.RedisURL = embeddedtest.Redis(b).URL()
 			}
 			conn := benchService(b, cfg)
-			if _, _, err := client.NewQueue(conn, "dev/storm", "").Configure(b.Context(), nil); err != nil {
+			if _, err := client.NewQueue(conn, "dev/storm", "").Configure(b.Context(), client.QueueConfig{}); err != nil {
 				b.Fatal(err)
 			}
 			p, err := client.NewProducer(conn, client.ProducerConfig{Queue: "dev/storm"})

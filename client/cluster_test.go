@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -75,7 +74,7 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	c := embeddedtest.Cluster(t, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "5000")
 	conn := onRedis(t, c.URL())
 	q := client.NewQueue(conn, name, "")
-	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{Partitions: parts, LeaseDuration: durationpb.New(5 * time.Second)}); err != nil {
+	if _, err := q.Configure(t.Context(), client.QueueConfig{Partitions: parts, Lease: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	down := c.Of(fmt.Sprintf("dp:{%s/0}:st", name)) // that of the limiters
@@ -89,7 +88,7 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	d := &diary{done: map[string]int{}, token: map[string]bool{}}
 	var lost sync.Map
 	w, err := client.NewWorker(conn, client.ReconcilerFunc(d.reconcile), client.WorkerConfig{
-		Queue: name, Concurrency: 4, Prefetch: 8, Hooks: client.Hooks{Lost: func(key string) { lost.Store(key, true) }},
+		Queue: name, Concurrency: 4, Prefetch: 8, OnLost: func(key string) { lost.Store(key, true) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +138,7 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	if _, err := q.Len(t.Context()); rpc.Reason(err) != "STORE_UNAVAILABLE" || !strings.Contains(err.Error(), "partitions [") {
 		t.Errorf("Len = %v", err)
 	}
-	raw := queuev1.NewQueueServiceClient(conn)
+	raw, admin := queuev1.NewQueueServiceClient(conn), queuev1.NewQueueAdminServiceClient(conn)
 	some, err := raw.Len(t.Context(), &queuev1.LenRequest{Queue: name, Partial: true})
 	if err != nil {
 		t.Fatal(err)
@@ -149,10 +148,10 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 			t.Errorf("partition %d, away %v: %v is unreachable", p, away[p], some.GetUnreachable())
 		}
 	}
-	if list, err := raw.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: name, Partial: true, PageSize: 1000}); err != nil || len(list.GetUnreachable()) == 0 {
+	if list, err := admin.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: name, Partial: true, PageSize: 1000}); err != nil || len(list.GetUnreachable()) == 0 {
 		t.Errorf("ListItems = %v unreachable, %v", list.GetUnreachable(), err)
 	}
-	if list, err := raw.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
+	if list, err := admin.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
 		t.Errorf("ListQueues = %v", list)
 	}
 	// A server and a worker that are started now work as well. The first one takes what it can at once, so it is held up.
@@ -179,7 +178,7 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	adding.Wait()
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		n, err := q.Len(t.Context())
-		if err == nil && n.GetReady()+n.GetProcessing()+n.GetDelayed()+n.GetDirty() == 0 {
+		if err == nil && n.Ready+n.Processing+n.Delayed+n.Dirty == 0 {
 			break
 		}
 		if time.Since(began) > time.Minute {

@@ -44,19 +44,19 @@ func run(ctx context.Context) error {
 func control(ctx context.Context, queues, indexes grpc.ClientConnInterface, act func(pod client.Object)) error {
 	const pods = "dev/pods.v1"
 	index, queue := client.NewIndex(indexes), client.NewQueue(queues, "dev/web", "")
-	if _, _, err := queue.Configure(ctx, nil); err != nil { // makes it, unless it is there
+	if _, err := queue.Configure(ctx, client.QueueConfig{}); err != nil { // makes it, unless it is there
 		return err
 	}
 
 	reconcile := func(ctx context.Context, item client.Item) (client.Result, error) {
-		pod, found, read, err := index.Find(ctx, pods, item.Key, client.ReadOptions{AtLeast: item.AtLeast(pods)})
-		if err != nil || !found {
+		pod, read, err := index.Find(ctx, pods, item.Key, client.ReadOptions{AtLeast: item.AtLeast(pods)})
+		if err != nil || pod == nil {
 			return client.Result{}, err
 		}
 		if err := item.Alive(); err != nil { // right before a write
 			return client.Result{}, err
 		}
-		act(pod)
+		act(*pod)
 		return client.Result{ReadAt: client.Reading{pods: read}}, nil
 	}
 	worker, err := client.NewWorker(queues, client.ReconcilerFunc(reconcile), client.WorkerConfig{Queue: queue.Name(), Concurrency: 8})

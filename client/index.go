@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -20,7 +21,15 @@ type Index struct{ c indexv1.IndexServiceClient }
 // NewIndex returns a client on a connection to an indexer. Where the connection has
 // several replicas, a read that waits for AtLeast or Exact for a quarter of its
 // timeout, at most 250 ms, is also asked of another one, and the first answer is taken.
+//
+// While many reads are under way at once, those that come on top go by one Query
+// stream, which costs the server a third; see [Query]. Others are calls of their own, as
+// are all of a server that knows no Query or refuses it. A connection that is a [Query]
+// reads by stream always.
 func NewIndex(conn grpc.ClientConnInterface) *Index {
+	if _, ok := conn.(*Query); !ok {
+		conn = newCrowded(conn)
+	}
 	return &Index{c: indexv1.NewIndexServiceClient(elsewhere{conn})}
 }
 
@@ -38,11 +47,14 @@ type Object struct {
 	Quarantined bool
 }
 
-// The views of a read.
+// View is how much of an object an answer has.
+type View int32
+
+// The views. The zero value is ViewFull.
 const (
-	ViewFull     = indexv1.View_VIEW_FULL
-	ViewMetadata = indexv1.View_VIEW_METADATA
-	ViewKeys     = indexv1.View_VIEW_KEYS
+	ViewFull     = View(indexv1.View_VIEW_FULL)
+	ViewMetadata = View(indexv1.View_VIEW_METADATA)
+	ViewKeys     = View(indexv1.View_VIEW_KEYS)
 )
 
 // ReadOptions say how current a read must be and how much it returns. The zero
@@ -56,7 +68,7 @@ type ReadOptions struct {
 	// see [Bounds]. Watches refuse it.
 	Exact bool
 	// View is ViewFull, ViewMetadata or ViewKeys. Default ViewFull.
-	View indexv1.View
+	View View
 	// Fields are paths to keep, "metadata.name"; it excludes View.
 	Fields []string
 	// Strict makes a read by an index, or by the field of one, fail with
@@ -108,35 +120,42 @@ func (o ReadOptions) mask() *fieldmaskpb.FieldMask {
 // Get returns one object and the bounds it was read at. Errors: [ErrKeyNotFound],
 // [ErrCollectionNotFound], [ErrNotSynced], [ErrRevisionNotReached], [ErrNotExact].
 func (x *Index) Get(ctx context.Context, collection, key string, o ReadOptions) (Object, Bounds, error) {
-	resp, err := x.c.Get(ctx, &indexv1.GetRequest{Collection: collection, Key: key, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
+	resp, err := x.c.Get(ctx, &indexv1.GetRequest{Collection: collection, Key: key, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask()})
 	if err != nil {
 		return Object{}, Bounds{}, wrap(err, "get %s %s", collection, key)
 	}
 	return fromObject(resp.GetObject()), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
-// Find is Get for a key that may be absent: found is false then, and the bounds are
+// Find is Get for a key that may be absent: it returns nil then, and the bounds are
 // those of the state that does not hold it.
-func (x *Index) Find(ctx context.Context, collection, key string, o ReadOptions) (obj Object, found bool, at Bounds, err error) {
-	objs, _, at, err := x.BatchGet(ctx, collection, []string{key}, o)
-	if err != nil || len(objs) == 0 {
-		return Object{}, false, at, err
+func (x *Index) Find(ctx context.Context, collection, key string, o ReadOptions) (*Object, Bounds, error) {
+	got, err := x.BatchGet(ctx, collection, []string{key}, o)
+	if err != nil || len(got.Objects) == 0 {
+		return nil, got.Bounds, err
 	}
-	return objs[0], true, at, nil
+	return &got.Objects[0], got.Bounds, nil
 }
 
-// BatchGet returns the objects of up to 1,000 keys from one snapshot, in the
-// order asked for, and the keys that do not exist. A quarantined key makes it
-// fail with [ErrKeyQuarantined].
-func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, o ReadOptions) (objs []Object, missing []string, at Bounds, err error) {
-	resp, err := x.c.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: collection, Keys: keys, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
+// Batched is the answer of [Index.BatchGet].
+type Batched struct {
+	// Objects are those that exist, in the order asked for, and Missing the other keys.
+	Objects []Object
+	Missing []string
+	Bounds  Bounds
+}
+
+// BatchGet returns the objects of up to 1,000 keys from one snapshot. A quarantined
+// key makes it fail with [ErrKeyQuarantined].
+func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, o ReadOptions) (Batched, error) {
+	resp, err := x.c.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: collection, Keys: keys, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask()})
 	if err != nil {
-		return nil, nil, Bounds{}, wrap(err, "batch get %s", collection)
+		return Batched{}, wrap(err, "batch get %s", collection)
 	}
 	if bad := resp.GetQuarantinedKeys(); len(bad) > 0 {
-		return nil, nil, Bounds{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
+		return Batched{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
 	}
-	return fromObjects(resp.GetObjects(), nil, nil), resp.GetMissingKeys(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
+	return Batched{fromObjects(resp.GetObjects(), nil, nil), resp.GetMissingKeys(), fromBounds(resp.GetRevision(), resp.GetUpper())}, nil
 }
 
 // ByIndex returns every object filed under any of up to 100 values of an index,
@@ -170,14 +189,54 @@ func (x *Index) WaitFor(ctx context.Context, b Barrier, timeout time.Duration) (
 	return fromBarrier(resp.GetRevisions()), nil
 }
 
+// CollectionStatus is how a collection is doing on the replica that answered.
+type CollectionStatus struct {
+	// Collection is the whole name, the others its parts; Group is empty for core.
+	Collection, Cluster, Group, Version, Resource string
+	// Synced: reads are answered.
+	Synced bool
+	// Bounds are those that a read would have.
+	Bounds Bounds
+	// Objects and Quarantined count the keys held, and those whose newest version could
+	// not be read.
+	Objects, Quarantined int64
+	// Lag is how many records of the log are not applied, as far as known.
+	Lag int64
+	// LiveAt is when the reflector was last heard; zero before it was. Stale: that is too
+	// long ago.
+	LiveAt time.Time
+	Stale  bool
+	// FrozenSince is since when the revision stands still although the log goes on; zero
+	// while it does not.
+	FrozenSince time.Time
+	// LastError in following the log; empty when well.
+	LastError string
+}
+
 // Collections tells which collections the answering replica follows and how
 // current each is.
-func (x *Index) Collections(ctx context.Context) ([]*indexv1.CollectionStatus, error) {
+func (x *Index) Collections(ctx context.Context) ([]CollectionStatus, error) {
 	resp, err := x.c.ListCollections(ctx, &indexv1.ListCollectionsRequest{})
 	if err != nil {
 		return nil, wrap(err, "list collections")
 	}
-	return resp.GetCollections(), nil
+	all := make([]CollectionStatus, len(resp.GetCollections()))
+	for i, c := range resp.GetCollections() {
+		all[i] = CollectionStatus{
+			Collection: c.GetCollection(), Cluster: c.GetCluster(), Group: c.GetGroup(), Version: c.GetVersion(), Resource: c.GetResource(),
+			Synced: c.GetSynced(), Bounds: fromBounds(c.GetRevision(), c.GetUpper()), Objects: c.GetObjects(), Quarantined: c.GetQuarantined(),
+			Lag: c.GetLagRecords(), LiveAt: moment(c.GetLiveAt()), Stale: c.GetStale(), FrozenSince: moment(c.GetFrozenSince()), LastError: c.GetLastError(),
+		}
+	}
+	return all, nil
+}
+
+// moment is a time of a message; zero for none.
+func moment(at *timestamppb.Timestamp) time.Time {
+	if at == nil {
+		return time.Time{}
+	}
+	return at.AsTime()
 }
 
 func fromObject(o *indexv1.Object) Object {

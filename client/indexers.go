@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -52,18 +53,23 @@ func ByCEL(name, expression string) Indexer {
 }
 
 // IndexerState tells whether an index answers reads.
-type IndexerState = indexv1.IndexerState
+type IndexerState int32
 
 // The states of an index.
 const (
 	// IndexerBuilding: reads fail with [ErrIndexBuilding] for a while.
-	IndexerBuilding = indexv1.IndexerState_INDEXER_STATE_BUILDING
+	IndexerBuilding = IndexerState(indexv1.IndexerState_INDEXER_STATE_BUILDING)
 	// IndexerReady: it is complete.
-	IndexerReady = indexv1.IndexerState_INDEXER_STATE_READY
+	IndexerReady = IndexerState(indexv1.IndexerState_INDEXER_STATE_READY)
 	// IndexerFailed: the definition cannot be used on the replica, or there is no
 	// room for the index; reads fail with [ErrIndexFailed].
-	IndexerFailed = indexv1.IndexerState_INDEXER_STATE_FAILED
+	IndexerFailed = IndexerState(indexv1.IndexerState_INDEXER_STATE_FAILED)
 )
+
+// String is the state in words of logs: "building".
+func (s IndexerState) String() string {
+	return strings.ToLower(strings.TrimPrefix(indexv1.IndexerState(s).String(), "INDEXER_STATE_"))
+}
 
 // IndexerStatus is how an index is doing on the replica that answered.
 type IndexerStatus struct {
@@ -133,7 +139,7 @@ func fromIndexers(in []*indexv1.Indexer) []IndexerStatus {
 	out := make([]IndexerStatus, len(in))
 	for i, x := range in {
 		out[i] = IndexerStatus{
-			Name: x.GetName(), Description: x.GetDescription(), BuiltIn: x.GetBuiltIn(), State: x.GetState(),
+			Name: x.GetName(), Description: x.GetDescription(), BuiltIn: x.GetBuiltIn(), State: IndexerState(x.GetState()),
 			Values: x.GetValues(), Entries: x.GetEntries(), Bytes: x.GetBytes(), Errors: x.GetErrors(), Unindexed: x.GetUnindexedKeys(), LastError: x.GetLastError(),
 			CompleteFrom: fromRevision(x.GetCompleteFrom()),
 		}

@@ -29,8 +29,8 @@ type catalog struct {
 
 func (c *catalog) indexers() []*indexv1.Indexer {
 	return []*indexv1.Indexer{
-		{Name: "a", Description: "label app", State: client.IndexerReady, Values: 2, Entries: 5, Bytes: 100, CompleteFrom: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}},
-		{Name: "b", Description: "cel x", State: client.IndexerFailed, Errors: 1, LastError: "why"},
+		{Name: "a", Description: "label app", State: indexv1.IndexerState_INDEXER_STATE_READY, Values: 2, Entries: 5, Bytes: 100, CompleteFrom: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}},
+		{Name: "b", Description: "cel x", State: indexv1.IndexerState_INDEXER_STATE_FAILED, Errors: 1, LastError: "why"},
 	}
 }
 

@@ -120,8 +120,8 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 	}
 	w.mu.Unlock()
 	w.lose(welcome.GetLost())
-	if w.cfg.Hooks.Connected != nil {
-		w.cfg.Hooks.Connected(true, welcome.GetGeneration())
+	if w.cfg.OnConnected != nil {
+		w.cfg.OnConnected(true, welcome.GetGeneration())
 	}
 	go w.receive(l)
 	for _, batch := range again {
@@ -179,8 +179,8 @@ func (w *Worker) unlinked() {
 	w.link = nil
 	w.unstick()
 	w.mu.Unlock()
-	if w.cfg.Hooks.Connected != nil {
-		w.cfg.Hooks.Connected(false, "")
+	if w.cfg.OnConnected != nil {
+		w.cfg.OnConnected(false, "")
 	}
 }
 

@@ -82,7 +82,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	if !o.byIndex() {
 		resp, err := x.c.List(ctx, &indexv1.ListRequest{
 			Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Clusters: o.Clusters,
 			SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
 		})
 		o.unindexed(resp.GetUnindexed())
@@ -99,7 +99,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	}
 	resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
 		Collection: collection, Index: o.Index, Values: o.Values, Namespaces: namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Clusters: o.Clusters,
 		SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
 	})
 	o.unindexed(resp.GetUnindexed())
@@ -154,14 +154,22 @@ func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (in
 	return resp.GetCount(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
-// ByExample returns the objects that share a value of an index with an example,
-// each once, in key order, and the example's values. The example is an object in
-// JSON, which need not exist.
-func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (objs []Object, values []string, at Bounds, err error) {
-	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Strict: o.Strict})
+// Similar is the answer of [Index.ByExample].
+type Similar struct {
+	// Objects share a value with the example, each once, in key order.
+	Objects []Object
+	// Values are the example's.
+	Values []string
+	Bounds Bounds
+}
+
+// ByExample returns the objects that share a value of an index with an example, an
+// object in JSON, which need not exist.
+func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (Similar, error) {
+	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Strict: o.Strict})
 	if err != nil {
-		return nil, nil, Bounds{}, wrap(err, "by example %s %s", collection, index)
+		return Similar{}, wrap(err, "by example %s %s", collection, index)
 	}
 	o.unindexed(resp.GetUnindexed())
-	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
+	return Similar{fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromBounds(resp.GetRevision(), resp.GetUpper())}, nil
 }

@@ -82,7 +82,7 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	})
 	o.Namespace, o.Index, o.Values = "", "i", []string{"v", "w"}
 	_, err3 := x.Page(ctx, "pods.v1", o, "token")
-	_, _, _, err4 := x.ByExample(ctx, "pods", "i", []byte("{}"), read)
+	_, err4 := x.ByExample(ctx, "pods", "i", []byte("{}"), read)
 	_, _, err5 := x.IndexValues(ctx, "pods", "i", "p", read)
 	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
@@ -207,9 +207,9 @@ func TestValuesOfAnIndexAreReadToTheEnd(t *testing.T) {
 	if err != nil || rev.RV != "5" || !cmp.Equal(values, []client.IndexValue{{Value: "a", Keys: 2}, {Value: "b", Keys: 1}}) {
 		t.Errorf("IndexValues = %v, %v, %v", values, rev, err)
 	}
-	objs, shared, _, err := x.ByExample(t.Context(), "pods", "node", []byte("{}"), client.ReadOptions{})
-	if err != nil || len(objs) != 1 || !objs[0].Quarantined || !cmp.Equal(shared, []string{"v"}) {
-		t.Errorf("ByExample = %v, %v, %v", objs, shared, err)
+	got, err := x.ByExample(t.Context(), "pods", "node", []byte("{}"), client.ReadOptions{})
+	if err != nil || len(got.Objects) != 1 || !got.Objects[0].Quarantined || !cmp.Equal(got.Values, []string{"v"}) {
+		t.Errorf("ByExample = %+v, %v", got, err)
 	}
 	for name, err := range map[string]error{
 		"namespace": func() error {

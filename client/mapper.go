@@ -41,24 +41,6 @@ func Hint(index string) Mapper {
 	return func(r *delta.Record) ([]string, bool) { return r.Hints[index], r.Overflow }
 }
 
-// Label maps a record to the objects, in the record's namespace, that a label
-// names by its values.
-func Label(name string) Mapper {
-	return func(r *delta.Record) ([]string, bool) {
-		namespace, _, err := r.Key.Split()
-		if err != nil {
-			return nil, false
-		}
-		var keys []string
-		for _, v := range r.Labels[name] {
-			if v != "" {
-				keys = append(keys, string(delta.NewKey(namespace, v)))
-			}
-		}
-		return keys, r.Overflow
-	}
-}
-
 // recordOf makes a record of an object's metadata, so that a sweep of the index
 // maps objects as the log's records are mapped.
 func recordOf(collection string, obj Object) (*delta.Record, error) {

@@ -106,9 +106,9 @@ func (p *Producer) link(ctx context.Context, opened func()) error {
 	p.sealed = append(p.flight, p.sealed...) // sent again under their numbers
 	p.flight = nil
 	p.mu.Unlock()
-	if p.cfg.Connected != nil {
-		p.cfg.Connected(true, welcome.GetGeneration())
-		defer p.cfg.Connected(false, "")
+	if p.cfg.OnConnected != nil {
+		p.cfg.OnConnected(true, welcome.GetGeneration())
+		defer p.cfg.OnConnected(false, "")
 	}
 	read := make(chan struct{})
 	go func() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -15,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -35,9 +35,9 @@ type ProducerConfig struct {
 	MaxPending int
 	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
-	// Connected is told when the Produce stream is open (true, with the store's
+	// OnConnected is called when the Produce stream is open (true, with the store's
 	// generation) or broke (false). It may be nil.
-	Connected func(connected bool, generation string)
+	OnConnected func(connected bool, generation string)
 }
 
 func (c ProducerConfig) withDefaults() ProducerConfig {
@@ -61,18 +61,39 @@ func (c ProducerConfig) validate() error {
 }
 
 // AddStatus says what an add did with a key.
-type AddStatus = queuev1.AddStatus
+type AddStatus int32
+
+// What adds do.
+const (
+	// AddQueued: the key waits now.
+	AddQueued = AddStatus(queuev1.AddStatus_ADD_STATUS_QUEUED)
+	// AddAlreadyQueued: it waited already.
+	AddAlreadyQueued = AddStatus(queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED)
+	// AddMarkedDirty: it is leased, and runs once more when it is settled.
+	AddMarkedDirty = AddStatus(queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY)
+	// AddDelayed: it waits from ReadyAt on.
+	AddDelayed = AddStatus(queuev1.AddStatus_ADD_STATUS_DELAYED)
+	// AddShutDown: the session has been shut down, and the key was not added.
+	AddShutDown = AddStatus(queuev1.AddStatus_ADD_STATUS_SHUT_DOWN)
+	// AddDead: the key was retried too often; it is dead, or will be once it is settled.
+	AddDead = AddStatus(queuev1.AddStatus_ADD_STATUS_DEAD)
+)
+
+// String is the status in words of logs: "already_queued".
+func (s AddStatus) String() string {
+	return strings.ToLower(strings.TrimPrefix(queuev1.AddStatus(s).String(), "ADD_STATUS_"))
+}
 
 // OpKind is what an [Op] does.
-type OpKind = queuev1.ProduceKind
+type OpKind int32
 
 // The kinds of an [Op]. The zero value is OpAdd.
 const (
-	OpAdd            = queuev1.ProduceKind_PRODUCE_KIND_ADD
-	OpAddAfter       = queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER
-	OpAddRateLimited = queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED
-	OpForget         = queuev1.ProduceKind_PRODUCE_KIND_FORGET
-	OpNumRequeues    = queuev1.ProduceKind_PRODUCE_KIND_NUM_REQUEUES
+	OpAdd            = OpKind(queuev1.ProduceKind_PRODUCE_KIND_ADD)
+	OpAddAfter       = OpKind(queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER)
+	OpAddRateLimited = OpKind(queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED)
+	OpForget         = OpKind(queuev1.ProduceKind_PRODUCE_KIND_FORGET)
+	OpNumRequeues    = OpKind(queuev1.ProduceKind_PRODUCE_KIND_NUM_REQUEUES)
 )
 
 // Op is one operation on one key.
@@ -93,7 +114,7 @@ type Op struct {
 	Trace string
 }
 
-// OpResult is what an [Op] did.
+// OpResult is what an [Op], or an add of one key, did.
 type OpResult struct {
 	// Status is what an add did; zero for the other kinds.
 	Status AddStatus
@@ -247,11 +268,6 @@ func (p *Producer) AddAfter(ctx context.Context, d time.Duration, items ...AddIt
 	return p.add(ctx, Op{Kind: OpAddAfter, Delay: d}, items)
 }
 
-// AddAfterLast is AddAfter where the last call wins (kubelet's queue).
-func (p *Producer) AddAfterLast(ctx context.Context, d time.Duration, items ...AddItem) (Added, error) {
-	return p.add(ctx, Op{Kind: OpAddAfter, Delay: d, Last: true}, items)
-}
-
 // AddRateLimited makes keys wait as the queue's limiter says.
 func (p *Producer) AddRateLimited(ctx context.Context, items ...AddItem) (Added, error) {
 	return p.add(ctx, Op{Kind: OpAddRateLimited}, items)
@@ -292,9 +308,8 @@ func (p *Producer) add(ctx context.Context, op Op, items []AddItem) (Added, erro
 	if err != nil {
 		return Added{}, p.wrap(err)
 	}
-	added := Added{Results: make([]*AddResult, 0, len(items))}
-	all := make([]AddResult, len(items))
-	for i, s := range slots {
+	added := Added{Results: make([]OpResult, 0, len(items))}
+	for _, s := range slots {
 		if err := p.await(ctx, s.b); err != nil {
 			return added, err
 		}
@@ -302,11 +317,7 @@ func (p *Producer) add(ctx context.Context, op Op, items []AddItem) (Added, erro
 		if err != nil {
 			return added, err
 		}
-		all[i].Status, all[i].NumRequeues = r.Status, r.NumRequeues
-		if !r.ReadyAt.IsZero() {
-			all[i].ReadyAt = timestamppb.New(r.ReadyAt)
-		}
-		added.Results = append(added.Results, &all[i])
+		added.Results = append(added.Results, r)
 		added.Generation = s.b.generation
 	}
 	return added, nil

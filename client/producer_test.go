@@ -54,14 +54,14 @@ func TestCallsOfManyMakeFewBatchesInOrder(t *testing.T) {
 		sc.queued(first)
 		second := <-sc.in
 		want := &queuev1.ProduceBatch{RequestId: first.GetRequestId() + 1, Queue: "dev/test", Ops: []*queuev1.ProduceOp{
-			{Key: "a", Kind: client.OpAdd, Priority: 2, Traceparent: "t1", Barrier: []*deltav1.CollectionRevision{
+			{Key: "a", Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD, Priority: 2, Traceparent: "t1", Barrier: []*deltav1.CollectionRevision{
 				{Collection: "c", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "5"}},
 				{Collection: "d", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "1"}},
 			}},
-			{Key: "b", Kind: client.OpAddAfter, Delay: durationpb.New(time.Minute), Policy: queuev1.DelayPolicy_DELAY_POLICY_LAST},
-			{Key: "b", Kind: client.OpAddRateLimited},
-			{Key: "b", Kind: client.OpForget},
-			{Key: "b", Kind: client.OpNumRequeues},
+			{Key: "b", Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER, Delay: durationpb.New(time.Minute), Policy: queuev1.DelayPolicy_DELAY_POLICY_LAST},
+			{Key: "b", Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED},
+			{Key: "b", Kind: queuev1.ProduceKind_PRODUCE_KIND_FORGET},
+			{Key: "b", Kind: queuev1.ProduceKind_PRODUCE_KIND_NUM_REQUEUES},
 		}}
 		if d := cmp.Diff(want, second, protocmp.Transform()); d != "" {
 			t.Errorf("second batch (-want +got):\n%s", d)
@@ -79,9 +79,9 @@ func TestCallsOfManyMakeFewBatchesInOrder(t *testing.T) {
 		}
 		synctest.Wait()
 		if d := cmp.Diff([]string{
-			"first ADD_STATUS_QUEUED 0 <nil>", "a ADD_STATUS_QUEUED 0 <nil>", "b ADD_STATUS_DELAYED 0 <nil>",
-			"a ADD_STATUS_ALREADY_QUEUED 0 <nil>", "b ADD_STATUS_DELAYED 3 <nil>", "b ADD_STATUS_UNSPECIFIED 0 <nil>",
-			"b ADD_STATUS_UNSPECIFIED 0 client: add to queue dev/test: rpc error: code = FailedPrecondition desc = closed",
+			"first queued 0 <nil>", "a queued 0 <nil>", "b delayed 0 <nil>",
+			"a already_queued 0 <nil>", "b delayed 3 <nil>", "b unspecified 0 <nil>",
+			"b unspecified 0 client: add to queue dev/test: rpc error: code = FailedPrecondition desc = closed",
 		}, answers); d != "" {
 			t.Errorf("answers (-want +got):\n%s", d)
 		}
@@ -260,7 +260,7 @@ func TestACallersContextIsItsOwn(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if r, err := p.Do(t.Context(), client.Op{Key: "b"}); err != nil || r.Status != queuev1.AddStatus_ADD_STATUS_QUEUED {
+			if r, err := p.Do(t.Context(), client.Op{Key: "b"}); err != nil || r.Status != client.AddQueued {
 				t.Errorf("the other one: %v, %v", r, err)
 			}
 		})

@@ -19,9 +19,10 @@ import (
 )
 
 // Query carries the reads of an indexer on one stream, which costs the server a
-// third of what single calls do: for clients that ask often. It is a connection
-// for [NewIndex] and for generated clients; whatever a stream does not carry
-// (watches, administration) it passes on to the connection it was made on.
+// third of what single calls do. [NewIndex] uses one by itself while many reads are
+// under way; a Query of one's own is for generated clients, and to read by stream
+// always. It is a connection; whatever a stream does not carry (watches,
+// administration) it passes on to the connection it was made on.
 //
 //	index := client.NewIndex(client.NewQuery(conn, client.QueryConfig{}))
 //
@@ -39,7 +40,7 @@ type Query struct {
 	mu     sync.Mutex // guards the rest
 	link   *queryLink // for new calls; nil before the first
 	tag    uint64
-	single bool // the server knows no streams
+	single bool // the server takes no streams
 }
 
 // QueryConfig are the bounds of a [Query]; the zero value is the defaults.
@@ -51,7 +52,7 @@ type QueryConfig struct {
 
 // NewQuery returns a connection that reads by stream. It opens nothing yet.
 func NewQuery(conn grpc.ClientConnInterface, cfg QueryConfig) *Query {
-	q := &Query{conn: conn, slots: make(chan struct{}, max(cmp.Or(cfg.MaxCalls, 256), 1))}
+	q := &Query{conn: conn, slots: make(chan struct{}, max(cmp.Or(cfg.MaxCalls, queryCalls), 1))}
 	q.ctx, q.stop = context.WithCancel(context.Background()) //nolint:forbidigo // ends with Close
 	return q
 }
@@ -72,6 +73,9 @@ var queryKinds = map[string]protowire.Number{
 	indexv1.IndexService_Count_FullMethodName:               9,
 	indexv1.IndexService_WaitForRevision_FullMethodName:     10,
 }
+
+// queryCalls are how many calls may be under way on a stream unless told.
+const queryCalls = 256
 
 // queryAttempts and the delays between them are what a connection of [Dial]
 // does for single calls.
@@ -107,7 +111,7 @@ func (q *Query) Invoke(ctx context.Context, method string, args, reply any, opts
 		}
 		err := q.try(ctx, kind, body, out)
 		switch {
-		case rpc.Code(err) == codes.Unimplemented && q.singly():
+		case refusesStreams(err) && q.singly():
 			return q.conn.Invoke(ctx, method, args, reply)
 		case rpc.Code(err) != codes.Unavailable || attempt == queryAttempts || ctx.Err() != nil:
 			return err
@@ -204,6 +208,13 @@ func (q *Query) enter(ctx context.Context) (*queryLink, uint64, <-chan queryAnsw
 	}
 }
 
+// refusesStreams reports whether a stream ended because the server knows none, or the
+// caller may not open one; single calls may still be answered.
+func refusesStreams(err error) bool {
+	code := rpc.Code(err)
+	return code == codes.Unimplemented || code == codes.PermissionDenied
+}
+
 // ended is told how a stream ended.
 func (q *Query) ended(l *queryLink, err error) {
 	q.mu.Lock()
@@ -211,7 +222,7 @@ func (q *Query) ended(l *queryLink, err error) {
 	if q.link == l {
 		q.link = nil
 	}
-	if rpc.Code(err) == codes.Unimplemented {
+	if refusesStreams(err) {
 		q.single = true
 	}
 }

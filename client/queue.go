@@ -3,10 +3,10 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -15,6 +15,7 @@ import (
 // Queue is one queue of a queue service. It is safe for concurrent use.
 type Queue struct {
 	c       queuev1.QueueServiceClient
+	admin   queuev1.QueueAdminServiceClient
 	name    string
 	session string
 }
@@ -23,7 +24,7 @@ type Queue struct {
 // "<cluster>/<controller>". Session names this process to the service, for
 // ShutDown; it may be empty.
 func NewQueue(conn grpc.ClientConnInterface, name, session string) *Queue {
-	return &Queue{c: queuev1.NewQueueServiceClient(conn), name: name, session: session}
+	return &Queue{c: queuev1.NewQueueServiceClient(conn), admin: queuev1.NewQueueAdminServiceClient(conn), name: name, session: session}
 }
 
 // Name is the queue's name.
@@ -49,13 +50,10 @@ func Keys(keys ...string) []AddItem {
 	return items
 }
 
-// AddResult is what an add did with one key.
-type AddResult = queuev1.AddResult
-
 // Added is the answer to an add: one result per item, in order, and the store's
 // generation (see [Trigger]).
 type Added struct {
-	Results    []*AddResult
+	Results    []OpResult
 	Generation string
 }
 
@@ -69,19 +67,11 @@ func (q *Queue) Add(ctx context.Context, items ...AddItem) (Added, error) {
 	})
 }
 
-// AddAfter makes keys wait after a delay; the earlier of two due times wins.
+// AddAfter makes keys wait after a delay; the earlier of two due times wins. For the
+// last one to win, see Op.Last of a [Producer].
 func (q *Queue) AddAfter(ctx context.Context, d time.Duration, items ...AddItem) (Added, error) {
-	return q.addAfter(ctx, d, queuev1.DelayPolicy_DELAY_POLICY_EARLIEST, items)
-}
-
-// AddAfterLast is AddAfter where the last call wins (kubelet's queue).
-func (q *Queue) AddAfterLast(ctx context.Context, d time.Duration, items ...AddItem) (Added, error) {
-	return q.addAfter(ctx, d, queuev1.DelayPolicy_DELAY_POLICY_LAST, items)
-}
-
-func (q *Queue) addAfter(ctx context.Context, d time.Duration, p queuev1.DelayPolicy, items []AddItem) (Added, error) {
 	return q.add(items, func(items []*queuev1.AddItem) (answer, error) {
-		return q.c.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q.name, Items: items, Delay: durationpb.New(d), Policy: p, SessionId: q.session})
+		return q.c.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q.name, Items: items, Delay: durationpb.New(d), SessionId: q.session})
 	})
 }
 
@@ -109,7 +99,9 @@ func (q *Queue) add(items []AddItem, call func([]*queuev1.AddItem) (answer, erro
 		if err != nil {
 			return added, wrap(err, "add to queue %s", q.name)
 		}
-		added.Results = append(added.Results, resp.GetResults()...)
+		for _, r := range resp.GetResults() {
+			added.Results = append(added.Results, OpResult{Status: AddStatus(r.GetStatus()), ReadyAt: moment(r.GetReadyAt()), NumRequeues: r.GetNumRequeues()})
+		}
 		added.Generation = resp.GetGeneration()
 		items = items[n:]
 	}
@@ -135,44 +127,64 @@ func (q *Queue) NumRequeues(ctx context.Context, key string) (int64, error) {
 }
 
 // Counts is how many keys a queue holds in each state.
-type Counts = queuev1.Counts
+type Counts struct {
+	// Ready and not leased: client-go's Len.
+	Ready int64
+	// Delayed wait for a due time; such a key may be ready or leased as well.
+	Delayed int64
+	// Processing are leased, Dirty leased and added again meanwhile.
+	Processing, Dirty int64
+	// Dead are kept aside.
+	Dead int64
+}
 
 // Len counts the queue's keys; Ready is client-go's Len.
-func (q *Queue) Len(ctx context.Context) (*Counts, error) {
+func (q *Queue) Len(ctx context.Context) (Counts, error) {
 	resp, err := q.c.Len(ctx, &queuev1.LenRequest{Queue: q.name})
 	if err != nil {
-		return nil, wrap(err, "len of queue %s", q.name)
+		return Counts{}, wrap(err, "len of queue %s", q.name)
 	}
-	return resp.GetCounts(), nil
+	c := resp.GetCounts()
+	return Counts{Ready: c.GetReady(), Delayed: c.GetDelayed(), Processing: c.GetProcessing(), Dirty: c.GetDirty(), Dead: c.GetDead()}, nil
 }
 
-// Inspect tells everything known about a key.
-func (q *Queue) Inspect(ctx context.Context, key string) (*queuev1.Item, error) {
-	resp, err := q.c.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: key})
+// Configure creates the queue or changes it while it runs; what is zero in cfg is reset
+// to its default. It returns the store's generation.
+func (q *Queue) Configure(ctx context.Context, cfg QueueConfig) (generation string, err error) {
+	resp, err := q.admin.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg.proto(q.name)})
 	if err != nil {
-		return nil, wrap(err, "inspect %s in queue %s", key, q.name)
+		return "", wrap(err, "configure queue %s", q.name)
 	}
-	return resp.GetItem(), nil
+	return resp.GetGeneration(), nil
 }
 
-// Configure creates the queue or changes it while it runs; the name in cfg is
-// filled in. It returns the configuration in force and the store's generation.
-func (q *Queue) Configure(ctx context.Context, cfg *queuev1.QueueConfig) (*queuev1.QueueConfig, string, error) {
-	want := &queuev1.QueueConfig{}
-	if cfg != nil {
-		want = proto.CloneOf(cfg)
+// Pause hands out no more keys until Resume; adds and settlements go on. For the other
+// calls of operators, use the generated client of QueueAdminService.
+func (q *Queue) Pause(ctx context.Context) error {
+	_, err := q.admin.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: q.name})
+	return wrap(err, "pause queue %s", q.name)
+}
+
+// Resume undoes Pause.
+func (q *Queue) Resume(ctx context.Context) error {
+	_, err := q.admin.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: q.name})
+	return wrap(err, "resume queue %s", q.name)
+}
+
+// Delete drops keys that are not leased, and everything kept with them; it leaves the
+// others as they are.
+func (q *Queue) Delete(ctx context.Context, keys ...string) error {
+	for chunk := range slices.Chunk(keys, maxItems) {
+		if _, err := q.admin.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: chunk}); err != nil {
+			return wrap(err, "delete keys of queue %s", q.name)
+		}
 	}
-	want.Name = q.name
-	resp, err := q.c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: want})
-	if err != nil {
-		return nil, "", wrap(err, "configure queue %s", q.name)
-	}
-	return resp.GetConfig(), resp.GetGeneration(), nil
+	return nil
 }
 
 // Generation is the store's generation: it changes when keys may have been lost.
 func (q *Queue) Generation(ctx context.Context) (string, error) {
-	resp, err := q.c.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name, Partial: true})
+	resp, err := q.admin.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name, Partial: true})
 	if err != nil {
 		return "", wrap(err, "generation of queue %s", q.name)
 	}
@@ -228,12 +240,6 @@ func (q *Queue) Expectations(ctx context.Context, key string) (*Expectations, er
 		return nil, wrap(err, "expectations of %s in queue %s", key, q.name)
 	}
 	return fromExpectations(resp.GetExpectations()), nil
-}
-
-// DeleteExpectations drops a key's expectations.
-func (q *Queue) DeleteExpectations(ctx context.Context, key string) error {
-	_, err := q.c.DeleteExpectations(ctx, &queuev1.DeleteExpectationsRequest{Queue: q.name, Key: key})
-	return wrap(err, "delete expectations of %s in queue %s", key, q.name)
 }
 
 func fromExpectations(e *queuev1.Expectations) *Expectations {

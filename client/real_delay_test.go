@@ -8,10 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/deltaplane/deltaplane/client"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 // slowNet stands between a client and a server: what either sends comes late.
@@ -103,7 +100,7 @@ func TestTwoWorkersNeverHoldAKeyTogetherHoweverLateMessagesCome(t *testing.T) {
 	addr := realQueue(t)
 	slow := newSlowNet(t, addr)
 	q := client.NewQueue(dial(t, addr, client.DialConfig{}), "dev/slow", "")
-	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{LeaseDuration: durationpb.New(leased)}); err != nil {
+	if _, err := q.Configure(t.Context(), client.QueueConfig{Lease: leased}); err != nil {
 		t.Fatal(err)
 	}
 	type held struct {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -46,9 +45,7 @@ func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	addr := realQueue(t)
 	q := client.NewQueue(dial(t, addr, client.DialConfig{}), "dev/produce", "")
-	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{MaxLease: durationpb.New(time.Hour), RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
-		Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Hour), Max: durationpb.New(time.Hour)},
-	}}}); err != nil {
+	if _, err := q.Configure(t.Context(), client.QueueConfig{MaxLease: time.Hour, RateLimiter: client.Exponential(time.Hour, time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	cuts := &cutter{}
@@ -61,7 +58,7 @@ func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
 			for i := range each {
 				key := fmt.Sprintf("ns/%d-%d", c, i)
 				r, err := p.Do(t.Context(), client.Op{Key: key, Kind: client.OpAddRateLimited})
-				if err != nil || r.Status != queuev1.AddStatus_ADD_STATUS_DELAYED || r.ReadyAt.IsZero() {
+				if err != nil || r.Status != client.AddDelayed || r.ReadyAt.IsZero() {
 					t.Errorf("%s: %v, %v", key, r, err)
 					return
 				}
@@ -91,7 +88,7 @@ func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
 			}
 		}
 	}
-	if n, err := q.Len(t.Context()); err != nil || n.GetDelayed() != callers*each {
+	if n, err := q.Len(t.Context()); err != nil || n.Delayed != callers*each {
 		t.Errorf("%v keys are delayed, want %d: %v", n, callers*each, err)
 	}
 }
@@ -137,7 +134,7 @@ func TestStreamsMoveToAnotherReplicaWithoutALossWhenOneStops(t *testing.T) {
 	const name, keys = "dev/move", 500
 	q := client.NewQueue(conn, name, "")
 	for {
-		_, _, err := q.Configure(t.Context(), nil)
+		_, err := q.Configure(t.Context(), client.QueueConfig{})
 		if err == nil {
 			break
 		}
@@ -156,7 +153,7 @@ func TestStreamsMoveToAnotherReplicaWithoutALossWhenOneStops(t *testing.T) {
 		}
 		ran <- item.Key
 		return client.Result{}, nil
-	}), client.WorkerConfig{Queue: name, Concurrency: 4, Hooks: client.Hooks{Lost: func(string) { lost.Add(1) }}})
+	}), client.WorkerConfig{Queue: name, Concurrency: 4, OnLost: func(string) { lost.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,9 +204,7 @@ func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
 	}
 	for _, name := range []string{produced, called} {
 		q := client.NewQueue(conn, name, "")
-		if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
-			Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Hour), Max: durationpb.New(2 * time.Hour)},
-		}}}); err != nil {
+		if _, err := q.Configure(t.Context(), client.QueueConfig{RateLimiter: client.Exponential(time.Hour, 2*time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 		// The first keys are held all the time.
@@ -222,7 +217,7 @@ func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
 	}
 	p, q := produceFor(t, conn, produced), client.NewQueue(conn, called, "")
 	type answer struct {
-		Status      string
+		Status      client.AddStatus
 		NumRequeues int64
 		Delayed     bool
 	}
@@ -245,11 +240,10 @@ func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			got[i] = answer{r.Status.String(), r.NumRequeues, !r.ReadyAt.IsZero()}
+			got[i] = answer{r.Status, r.NumRequeues, !r.ReadyAt.IsZero()}
 		}); err != nil {
 			t.Fatal(err)
 		}
-		want[i] = answer{Status: queuev1.AddStatus_ADD_STATUS_UNSPECIFIED.String()}
 		item := client.AddItem{Key: op.Key, Priority: op.Priority}
 		var added client.Added
 		var err error
@@ -270,7 +264,7 @@ func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
 		}
 		if len(added.Results) > 0 {
 			r := added.Results[0]
-			want[i] = answer{r.GetStatus().String(), r.GetNumRequeues(), r.GetReadyAt() != nil}
+			want[i] = answer{r.Status, r.NumRequeues, !r.ReadyAt.IsZero()}
 		}
 		if rng.IntN(20) == 0 { // a batch is what was sent since
 			if err := p.Flush(t.Context()); err != nil {
@@ -284,25 +278,18 @@ func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("answers (-called +produced):\n%s", d)
 	}
-	counts := func(name string) *queuev1.Counts {
+	counts := func(name string) client.Counts {
 		n, err := client.NewQueue(conn, name, "").Len(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	if d := cmp.Diff(counts(called), counts(produced), protocmp.Transform()); d != "" {
+	if d := cmp.Diff(counts(called), counts(produced)); d != "" {
 		t.Errorf("counts (-called +produced):\n%s", d)
 	}
 	for _, key := range keys {
-		a, err := client.NewQueue(conn, called, "").Inspect(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := client.NewQueue(conn, produced, "").Inspect(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, b := inspected(t, conn, called, key), inspected(t, conn, produced, key)
 		if a.GetState() != b.GetState() || a.GetPriority() != b.GetPriority() || a.GetNumRequeues() != b.GetNumRequeues() {
 			t.Errorf("%s is %v when called and %v when produced", key, a, b)
 		}

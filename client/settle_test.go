@@ -37,7 +37,7 @@ func both(t *testing.T, sc *script) *queuev1.SettleBatch {
 // batches are not answered, what else is to be settled waits for one that is.
 func together(t *testing.T, lost *atomic.Int32) (*bench, *script) {
 	t.Helper()
-	w := work(t, client.WorkerConfig{Concurrency: 5, Hooks: client.Hooks{Lost: func(string) { lost.Add(1) }}},
+	w := work(t, client.WorkerConfig{Concurrency: 5, OnLost: func(string) { lost.Add(1) }},
 		func(context.Context, client.Item) (client.Result, error) { return client.Result{}, nil })
 	sc := w.open()
 	if !sc.hello.GetPartial() {

@@ -276,8 +276,8 @@ func (w *Worker) lose(refs []*queuev1.LeaseRef) {
 }
 
 func (w *Worker) tellLost(key string) {
-	if w.cfg.Hooks.Lost != nil {
-		w.cfg.Hooks.Lost(key)
+	if w.cfg.OnLost != nil {
+		w.cfg.OnLost(key)
 	}
 }
 
@@ -325,8 +325,8 @@ func (w *Worker) overdue(t *task, now time.Time) bool {
 }
 
 func (w *Worker) reconcile(t *task) Result {
-	if w.cfg.Hooks.Started != nil {
-		w.cfg.Hooks.Started(t.item)
+	if w.cfg.OnStarted != nil {
+		w.cfg.OnStarted(t.item)
 	}
 	res, err := w.traced(&t.context, t.item)
 	var cause error
@@ -337,8 +337,8 @@ func (w *Worker) reconcile(t *task) Result {
 	if err != nil {
 		w.report(t, res, err)
 	}
-	if w.cfg.Hooks.Finished != nil {
-		w.cfg.Hooks.Finished(t.item, res.Outcome, err, time.Since(t.began))
+	if w.cfg.OnFinished != nil {
+		w.cfg.OnFinished(t.item, res.Outcome, err, time.Since(t.began))
 	}
 	return res
 }

@@ -21,9 +21,9 @@ func TraceOf(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
-// ContextWithTrace returns ctx as a child of the span that parent names, if it
+// contextWithTrace returns ctx as a child of the span that parent names, if it
 // names one.
-func ContextWithTrace(ctx context.Context, parent string) context.Context {
+func contextWithTrace(ctx context.Context, parent string) context.Context {
 	if parent == "" {
 		return ctx
 	}
@@ -34,7 +34,7 @@ func links(parents []string) []trace.Link {
 	var out []trace.Link
 	for _, p := range parents {
 		//nolint:forbidigo // only a carrier for the parse
-		if sc := trace.SpanContextFromContext(ContextWithTrace(context.Background(), p)); sc.IsValid() {
+		if sc := trace.SpanContextFromContext(contextWithTrace(context.Background(), p)); sc.IsValid() {
 			out = append(out, trace.Link{SpanContext: sc})
 		}
 	}

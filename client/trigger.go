@@ -16,7 +16,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 // Log is where a [Trigger] reads from: a durable consumer that all replicas of
@@ -61,11 +60,11 @@ type TriggerConfig struct {
 	// Check is how often the queue's generation is asked for. Default 10 s.
 	Check time.Duration
 	// Queue is applied when the queue does not exist, and at the start.
-	Queue *queuev1.QueueConfig
+	Queue QueueConfig
 	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
-	// Swept is told of every round over all keys; for metrics. It may be nil.
-	Swept func(reason string, keys int, err error)
+	// OnSwept is called after every round over all keys.
+	OnSwept func(reason string, keys int, err error)
 }
 
 // The reasons of a sweep, beside those of [Batch.Gap].
@@ -149,7 +148,7 @@ func NewTrigger(q *Queue, index *Index, log Log, memory Memory, cfg TriggerConfi
 	var err error
 	t.producer, err = newProducer(q.c, ProducerConfig{
 		Queue: q.name, Name: cfg.Name, Log: cfg.Log,
-		Connected: func(_ bool, generation string) { t.Notice(generation) },
+		OnConnected: func(_ bool, generation string) { t.Notice(generation) },
 	})
 	return t, err
 }
@@ -231,7 +230,7 @@ func (t *Trigger) prepare(ctx context.Context) error {
 // configure creates the queue and plants the resync key, and returns the store's
 // generation. Both change nothing when they are there.
 func (t *Trigger) configure(ctx context.Context) (string, error) {
-	_, generation, err := t.q.Configure(ctx, t.cfg.Queue)
+	generation, err := t.q.Configure(ctx, t.cfg.Queue)
 	if err != nil {
 		return "", err
 	}
@@ -244,7 +243,7 @@ func (t *Trigger) configure(ctx context.Context) (string, error) {
 }
 
 // Notice tells the trigger a generation of the queue's store that somebody saw,
-// such as [Hooks.Connected]. It does not block.
+// such as WorkerConfig.OnConnected. It does not block.
 func (t *Trigger) Notice(generation string) {
 	if generation == "" {
 		return
@@ -475,8 +474,8 @@ func (t *Trigger) Sweep(ctx context.Context, why string) error {
 	t.sweep.Lock()
 	defer t.sweep.Unlock()
 	keys, err := t.sweepAll(ctx)
-	if t.cfg.Swept != nil {
-		t.cfg.Swept(why, keys, err)
+	if t.cfg.OnSwept != nil {
+		t.cfg.OnSwept(why, keys, err)
 	}
 	if err != nil {
 		return fmt.Errorf("client: trigger %s: add every key (%s): %w", t.cfg.Name, why, err)

@@ -31,6 +31,7 @@ var (
 // ledger is a queue service that writes down what is added.
 type ledger struct {
 	queuev1.UnimplementedQueueServiceServer
+	queuev1.UnimplementedQueueAdminServiceServer
 	mu         sync.Mutex
 	generation string
 	missing    bool // until configured
@@ -162,6 +163,7 @@ func newTrigger(t *testing.T, mod func(*client.TriggerConfig)) (*triggerBench, f
 	b := &triggerBench{ledger: &ledger{generation: "g1"}, shelf: &shelf{list: twoJobs}, memory: &memory{m: map[string]string{}}}
 	conn, stop := serve(t, func(r grpc.ServiceRegistrar) {
 		queuev1.RegisterQueueServiceServer(r, b.ledger)
+		queuev1.RegisterQueueAdminServiceServer(r, b.ledger)
 		indexv1.RegisterIndexServiceServer(r, b.shelf)
 	})
 	cfg := client.TriggerConfig{Name: "job", Primary: jobs, Others: map[delta.Collection]client.Mapper{pods: client.OwnersOf("Job")}}
@@ -441,7 +443,6 @@ func TestMappers(t *testing.T) {
 		"self":   {client.Self(), []string{"ns/p"}, false},
 		"owners": {client.OwnersOf("Job"), []string{"ns/now", "ns/before"}, true},
 		"hint":   {client.Hint("node"), []string{"n1", "n0"}, true},
-		"label":  {client.Label("app"), []string{"ns/web"}, true},
 	} {
 		got, all := c.m(&r)
 		if !slices.Equal(got, c.want) || all {

@@ -16,9 +16,6 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// Place is a place in a collection's log.
-type Place = delta.Position
-
 // Position is where to resume a watch, as a server named it. The zero value is
 // nowhere.
 type Position struct {
@@ -26,9 +23,9 @@ type Position struct {
 	// everything was told. They are zero where that is nowhere, and the watch can
 	// only begin again.
 	Epoch, Sequence, Term uint64
-	// Told, when set, is how far the reader may have been told more than that, not
-	// in the log's order. Whoever resumes is told all of it again.
-	Told Place
+	// ToldEpoch, ToldSequence and ToldTerm, when set, are how far the reader may have been
+	// told more than that, not in the log's order. A watch that resumes tells it again.
+	ToldEpoch, ToldSequence, ToldTerm uint64
 	// Selection is the definition of a declared index that the watch goes by.
 	Selection uint64
 }
@@ -36,7 +33,7 @@ type Position struct {
 // ObjectEpoch is the epoch of an object's resource version that was told with p; 0
 // when that may be one of several.
 func (p Position) ObjectEpoch() uint64 {
-	if p.Told.Epoch != 0 && p.Told.Epoch != p.Epoch {
+	if p.ToldEpoch != 0 && p.ToldEpoch != p.Epoch {
 		return 0
 	}
 	return p.Epoch
@@ -55,14 +52,17 @@ const (
 	DeleteFiltered = delta.FilteredOut
 )
 
-// What a reader gets that falls behind by more than the server keeps.
+// WhenSlow is what a reader gets that falls behind by more than the server keeps.
+type WhenSlow int32
+
+// The choices of a slow reader. The zero value is SlowCoalesce.
 const (
 	// SlowCoalesce: the latest state of each key, in events marked Coalesced.
-	SlowCoalesce = indexv1.WhenSlow_WHEN_SLOW_COALESCE
+	SlowCoalesce = WhenSlow(indexv1.WhenSlow_WHEN_SLOW_COALESCE)
 	// SlowBootstrap: EventGap, and the whole state again.
-	SlowBootstrap = indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP
+	SlowBootstrap = WhenSlow(indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP)
 	// SlowDisconnect: the stream ends, and is resumed after a while.
-	SlowDisconnect = indexv1.WhenSlow_WHEN_SLOW_DISCONNECT
+	SlowDisconnect = WhenSlow(indexv1.WhenSlow_WHEN_SLOW_DISCONNECT)
 )
 
 // EventType says what a watch event is.
@@ -143,7 +143,7 @@ type WatchOptions struct {
 	// Live skips the initial state.
 	Live bool
 	// View is ViewFull, ViewMetadata or ViewKeys. Default ViewFull.
-	View indexv1.View
+	View View
 	// Fields are paths to keep, "metadata.name"; it excludes View.
 	Fields []string
 	// AtLeast is the least revision of the initial state.
@@ -151,7 +151,7 @@ type WatchOptions struct {
 	// BookmarkEvery is the time between bookmarks on a quiet watch. Default 10 s.
 	BookmarkEvery time.Duration
 	// WhenSlow is SlowCoalesce, SlowBootstrap or SlowDisconnect. Default SlowCoalesce.
-	WhenSlow indexv1.WhenSlow
+	WhenSlow WhenSlow
 	// Known is asked what the reader has whenever the watch begins with a state: at
 	// first, and when its position is lost. Only differences are sent then; see
 	// Event.Differences. It is called between events, and what it returns must not be

@@ -391,7 +391,7 @@ func TestAPlaceInTheMiddleOfChangesIsSentBackWhole(t *testing.T) {
 			says(errGone, unplaced(events(middle, added, "a", "b"))),
 			says(errGone, unplaced(events(&deltav1.Position{Epoch: 2, Sequence: 9, Term: 5, Selection: 7}, added, "c", "d"))))
 		told := func(epoch, seq, term uint64) client.Position {
-			return client.Position{Epoch: epoch, Sequence: seq, Term: term, Told: client.Place{Epoch: 2, Sequence: 9, Term: 5}, Selection: 7}
+			return client.Position{Epoch: epoch, Sequence: seq, Term: term, ToldEpoch: 2, ToldSequence: 9, ToldTerm: 5, Selection: 7}
 		}
 		want := []client.Position{told(1, 2, 0), told(1, 4, 4), told(1, 4, 4), {Epoch: 2, Sequence: 9, Term: 5, Selection: 7}}
 		for i, e := range heard {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
-	"github.com/deltaplane/deltaplane/core/delta"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -85,7 +84,7 @@ func (w *watch) stream(ctx context.Context) error {
 func (w *watch) request() *indexv1.WatchRequest {
 	req := &indexv1.WatchRequest{
 		Collection: w.collection, Namespace: w.o.Namespace, Namespaces: w.o.Namespaces, LabelSelector: w.o.Labels, FieldSelector: w.o.FieldSelector,
-		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: w.o.View, BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: w.o.WhenSlow,
+		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: indexv1.View(w.o.View), BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: indexv1.WhenSlow(w.o.WhenSlow),
 	}
 	if len(w.o.Fields) > 0 {
 		req.FieldMask = &fieldmaskpb.FieldMask{Paths: w.o.Fields}
@@ -253,8 +252,9 @@ func (w *watch) within(end Position) Position {
 		return Position{}
 	}
 	p := w.at
-	if p.Told, p.Selection = end.Told, end.Selection; p.Told.IsZero() {
-		p.Told = delta.Position{Epoch: end.Epoch, Sequence: end.Sequence, Term: end.Term}
+	p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection = end.ToldEpoch, end.ToldSequence, end.ToldTerm, end.Selection
+	if p.ToldEpoch == 0 && p.ToldSequence == 0 && p.ToldTerm == 0 {
+		p.ToldEpoch, p.ToldSequence, p.ToldTerm = end.Epoch, end.Sequence, end.Term
 	}
 	return p
 }
@@ -286,13 +286,13 @@ func deleteReason(r deltav1.DeleteReason) DeleteReason {
 func fromPosition(p *deltav1.Position) Position {
 	return Position{
 		Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm(), Selection: p.GetSelection(),
-		Told: delta.Position{Epoch: p.GetToldEpoch(), Sequence: p.GetToldSequence(), Term: p.GetToldTerm()},
+		ToldEpoch: p.GetToldEpoch(), ToldSequence: p.GetToldSequence(), ToldTerm: p.GetToldTerm(),
 	}
 }
 
 func (p Position) proto() *deltav1.Position {
 	return &deltav1.Position{
 		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, Selection: p.Selection,
-		ToldEpoch: p.Told.Epoch, ToldSequence: p.Told.Sequence, ToldTerm: p.Told.Term,
+		ToldEpoch: p.ToldEpoch, ToldSequence: p.ToldSequence, ToldTerm: p.ToldTerm,
 	}
 }

@@ -46,21 +46,15 @@ type WorkerConfig struct {
 	Log *slog.Logger
 	// Tracer makes a span per reconcile, linked to the item's traces. Default: none.
 	Tracer trace.TracerProvider
-	// Hooks tell what happens, for metrics.
-	Hooks Hooks
-}
-
-// Hooks are called as things happen; each may be nil, must be quick and safe
-// for concurrent use.
-type Hooks struct {
-	// Started: a reconcile begins.
-	Started func(item Item)
-	// Finished: it ended. err is what the reconciler returned.
-	Finished func(item Item, outcome Outcome, err error, took time.Duration)
-	// Lost: a lease was lost, or its settlement came too late.
-	Lost func(key string)
-	// Connected: the Work stream is open (true) or broke (false).
-	Connected func(connected bool, generation string)
+	// OnStarted is called when a reconcile begins.
+	OnStarted func(item Item)
+	// OnFinished is called when it ended; err is what the reconciler returned.
+	OnFinished func(item Item, outcome Outcome, err error, took time.Duration)
+	// OnLost is called when a lease was lost, or its settlement came too late.
+	OnLost func(key string)
+	// OnConnected is called when the Work stream is open (true, with the store's
+	// generation) or broke (false).
+	OnConnected func(connected bool, generation string)
 }
 
 func (c WorkerConfig) withDefaults() WorkerConfig {

@@ -34,7 +34,7 @@ func drive(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, conns.Close()) }()
 	c := load.NewCycler(conns, driveQueue)
-	if _, err := c.Client(0).ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: driveQueue}}); err != nil {
+	if _, err := c.Admin().ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: driveQueue}}); err != nil {
 		return fmt.Errorf("queue service at %s: %w", b.Queue, err)
 	}
 	drained, err := c.Drain(ctx)

@@ -194,7 +194,7 @@ func evictionsAcrossAKill(ctx context.Context, b *harness.Bench) (err error) {
 	defer conn.Close()
 	err = harness.Await(ctx, first*time.Second, "not every eviction was planned", func() (bool, error) {
 		counts, err := client.NewQueue(conn, "dev/tainteviction", "").Len(ctx)
-		return counts.GetDelayed() >= pods, err
+		return counts.Delayed >= pods, err
 	})
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (l *driver) session() string { return fmt.Sprintf("%s-%d", l.id, l.sessions
 // configure makes the queue.
 func (l *driver) configure(ctx context.Context, cfg *queuev1.QueueConfig) error {
 	cfg.Name = l.queue
-	_, err := l.client(0).ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
+	_, err := queuev1.NewQueueAdminServiceClient(l.pool[0]).ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
 	return err
 }
 

@@ -151,8 +151,8 @@ func (l *driver) stormOfCallers(ctx context.Context, d time.Duration) (load.Turn
 		}
 		l.adds.Add(1)
 		switch got.Status {
-		case queuev1.AddStatus_ADD_STATUS_QUEUED:
-		case queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED, queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY:
+		case client.AddQueued:
+		case client.AddAlreadyQueued, client.AddMarkedDirty:
 			l.deduped.Add(1)
 		default:
 			return fmt.Errorf("an add answered %v", got.Status)

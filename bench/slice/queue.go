@@ -40,7 +40,7 @@ func newQueueEnd(ctx context.Context, b *harness.Bench, redisURL string) (*queue
 	if e.echoes, err = load.Dial(info.Echo, load.QueueConnections); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
-	_, err = e.cycler.Client(0).ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: load.BenchQueue}})
+	_, err = e.cycler.Admin().ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: load.BenchQueue}})
 	if err != nil {
 		return nil, errors.Join(err, e.close())
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/client"
 )
 
 // FactoryConfig is what informers of a factory have in common, where their own
@@ -38,7 +38,7 @@ type identity struct {
 	typ        reflect.Type
 	collection string
 	scope      string
-	view       indexv1.View
+	view       client.View
 	fields     string
 }
 
@@ -71,7 +71,7 @@ func For[T any](f *Factory, cfg Config[T]) (*Shared[T], error) {
 	if cfg.Log == nil {
 		cfg.Log = f.cfg.Log
 	}
-	id := identity{reflect.TypeFor[T](), cfg.Collection, cfg.Scope.String(), max(cfg.View, indexv1.View_VIEW_FULL), fmt.Sprintf("%q", sorted(cfg.Fields))}
+	id := identity{reflect.TypeFor[T](), cfg.Collection, cfg.Scope.String(), max(cfg.View, client.ViewFull), fmt.Sprintf("%q", sorted(cfg.Fields))}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if there, ok := f.informers[id].(*Shared[T]); ok {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
 // Source is what an informer reads. *client.Index is one.
@@ -69,7 +68,7 @@ type Config[T any] struct {
 	Collection string
 	Scope
 	// View is client.ViewFull or client.ViewMetadata. Default ViewFull.
-	View indexv1.View
+	View client.View
 	// Fields are paths to keep, "metadata.name"; it excludes View.
 	Fields []string
 	// Decode makes a T of an object, once per version: [JSON] for the types of

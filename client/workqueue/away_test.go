@@ -12,10 +12,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/workqueue"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
 
@@ -79,7 +78,7 @@ func TestNothingIsWaitedForWhileTheServiceIsAwayAndAllIsDoneOnceItIsBack(t *test
 		t.Errorf("300 rate-limited adds count as %d", n)
 	}
 	q.Len()
-	if n := s.left(t, "away"); n.GetDelayed() == 0 || n.GetReady()+n.GetProcessing()+n.GetDelayed() > 5 {
+	if n := s.left(t, "away"); n.Delayed == 0 || n.Ready+n.Processing+n.Delayed > 5 {
 		t.Errorf("the queue has %v, want three keys, one of them in an hour", n)
 	}
 }
@@ -113,10 +112,7 @@ func TestAFailedRunIsKeptThoughItsProcessIsShuttingDown(t *testing.T) {
 	onEach(t, func(t *testing.T, s service) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		hour := durationpb.New(time.Hour)
-		q, err := workqueue.New(ctx, s.conn, workqueue.Config{Queue: "failed", Settings: &queuev1.QueueConfig{
-			RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: hour, Max: hour}}},
-		}})
+		q, err := workqueue.New(ctx, s.conn, workqueue.Config{Queue: "failed", Settings: &client.QueueConfig{RateLimiter: client.Exponential(time.Hour, time.Hour)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +129,7 @@ func TestAFailedRunIsKeptThoughItsProcessIsShuttingDown(t *testing.T) {
 			t.Errorf("%q came, want none", key)
 		}
 		q.Wait()
-		if n := s.left(t, "failed"); n.GetDelayed() != 2 {
+		if n := s.left(t, "failed"); n.Delayed != 2 {
 			t.Errorf("the queue has %v, want the two keys that were in hand delayed", n)
 		}
 	})

@@ -60,8 +60,8 @@ func (q *Queue) get() (*client.Held, error) {
 		dirty := q.dirty()
 		counts := q.counts()
 		held, unclaimed := q.pulls.Held()
-		strange := counts.GetProcessing() > int64(held) && time.Since(began) < elsewhere
-		if counts.GetReady() == 0 && unclaimed == 0 && !strange {
+		strange := counts.Processing > int64(held) && time.Since(began) < elsewhere
+		if counts.Ready == 0 && unclaimed == 0 && !strange {
 			q.mu.Lock()
 			for _, key := range dirty {
 				delete(q.again, key) // it is another replica's by now

@@ -7,14 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 	upstream "k8s.io/client-go/util/workqueue"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
 
@@ -88,9 +86,7 @@ func (s service) openNamed(t *testing.T, name string, onError func(string, strin
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	q, err := workqueue.New(ctx, s.conn, workqueue.Config{
 		Queue: name, Grace: time.Second, OnError: onError,
-		Settings: &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
-			Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Millisecond), Max: durationpb.New(time.Second)},
-		}}},
+		Settings: &client.QueueConfig{RateLimiter: client.Exponential(time.Millisecond, time.Second)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +96,7 @@ func (s service) openNamed(t *testing.T, name string, onError func(string, strin
 }
 
 // left is how many keys the service still has.
-func (s service) left(t *testing.T, name string) *client.Counts {
+func (s service) left(t *testing.T, name string) client.Counts {
 	t.Helper()
 	counts, err := client.NewQueue(s.conn, name, "").Len(t.Context())
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/client"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 // Config says which queue it is. Queue must be set.
@@ -21,7 +20,7 @@ type Config struct {
 	Queue string
 	// Settings create the queue, and change it when it exists with others: its
 	// rate limiter, for one. Nil leaves a queue that exists as it is.
-	Settings *queuev1.QueueConfig
+	Settings *client.QueueConfig
 	// Session names this process to the service. Default: random.
 	Session string
 	// Name tells people who it is.
@@ -194,12 +193,13 @@ func retryAfter(err error) time.Duration {
 // configure makes the queue, unless it is there and nobody wants it otherwise.
 func (q *Queue) configure() bool {
 	return q.keep("configure", "", func() error {
-		if q.cfg.Settings == nil {
-			if _, err := q.admin.Len(q.ctx); !errors.Is(err, client.ErrQueueNotFound) {
-				return err
-			}
+		var settings client.QueueConfig
+		if q.cfg.Settings != nil {
+			settings = *q.cfg.Settings
+		} else if _, err := q.admin.Len(q.ctx); !errors.Is(err, client.ErrQueueNotFound) {
+			return err
 		}
-		_, _, err := q.admin.Configure(q.ctx, q.cfg.Settings)
+		_, err := q.admin.Configure(q.ctx, settings)
 		return err
 	})
 }
@@ -319,11 +319,11 @@ func (q *Queue) NumRequeues(key string) int {
 
 // Len is how many keys are ready and not held, by anybody; 0 when the service
 // cannot be asked before the context of New ends.
-func (q *Queue) Len() int { return int(q.counts().GetReady()) }
+func (q *Queue) Len() int { return int(q.counts().Ready) }
 
-// counts asks what the queue holds, behind every call of this process; nil when
+// counts asks what the queue holds, behind every call of this process; zero when
 // the context ended first.
-func (q *Queue) counts() (counts *client.Counts) {
+func (q *Queue) counts() (counts client.Counts) {
 	<-q.ready
 	q.keep("len", "", func() error {
 		err := errors.Join(q.out.flush(q.ctx, ""), q.pulls.Flush(q.ctx))

@@ -18,7 +18,7 @@ import (
 
 // many is the crowd of TestBasic and TestAddWhileProcessing: 50 producers of 50
 // adds each, 10 workers; no key is held twice at a time.
-func many(t *testing.T, q *workqueue.Queue, left func() *client.Counts, shutDown func(), work func(key string, seen int)) map[string]int {
+func many(t *testing.T, q *workqueue.Queue, left func() client.Counts, shutDown func(), work func(key string, seen int)) map[string]int {
 	t.Helper()
 	var producers, workers sync.WaitGroup
 	var mu sync.Mutex
@@ -61,7 +61,7 @@ func many(t *testing.T, q *workqueue.Queue, left func() *client.Counts, shutDown
 	q.Add("after the shutdown")
 	workers.Wait()
 	q.Wait()
-	if n := left(); n.GetReady()+n.GetProcessing() != 0 {
+	if n := left(); n.Ready+n.Processing != 0 {
 		t.Errorf("left are %v, want none", n)
 	}
 	return runs
@@ -76,7 +76,7 @@ func TestBasic(t *testing.T) {
 			t.Run("every key added before "+name+" runs, none added after it", func(t *testing.T) {
 				t.Parallel()
 				q := s.openNamed(t, "basic/"+name, nil)
-				runs := many(t, q, func() *client.Counts { return s.left(t, "basic/"+name) }, func() { shutDown(q) }, func(string, int) {})
+				runs := many(t, q, func() client.Counts { return s.left(t, "basic/"+name) }, func() { shutDown(q) }, func(string, int) {})
 				if len(runs) != 50 {
 					t.Errorf("%d keys ran, want 50", len(runs))
 				}
@@ -95,7 +95,7 @@ func TestAddWhileProcessing(t *testing.T) {
 				t.Parallel()
 				q := s.openNamed(t, "while/"+name, nil)
 				var again atomic.Int64
-				runs := many(t, q, func() *client.Counts { return s.left(t, "while/"+name) }, func() {
+				runs := many(t, q, func() client.Counts { return s.left(t, "while/"+name) }, func() {
 					eventually(t, 10*time.Second, "every key was added again", func() bool { return again.Load() == 50 })
 					shutDown(q)
 				}, func(key string, seen int) {
@@ -291,7 +291,7 @@ func TestQueueDrainageUsingShutDownWithDrainWithDirtyItem(t *testing.T) {
 		}
 		<-done
 		q.Wait()
-		if n := s.left(t, "test"); n.GetReady()+n.GetProcessing() != 0 {
+		if n := s.left(t, "test"); n.Ready+n.Processing != 0 {
 			t.Errorf("left are %v, want none", n)
 		}
 	})
@@ -405,7 +405,7 @@ func TestTheEndOfTheContextIsAShutdownAndLetsWhatIsHeldBeDone(t *testing.T) {
 		}
 		q.Done(key)
 		q.Wait()
-		if n := s.left(t, "end"); n.GetReady()+n.GetProcessing() != 0 {
+		if n := s.left(t, "end"); n.Ready+n.Processing != 0 {
 			t.Errorf("left are %v, want none: it was done in the grace", n)
 		}
 	})

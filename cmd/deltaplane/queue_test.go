@@ -266,12 +266,6 @@ func TestBackoffEntriesByTheCommandLine(t *testing.T) {
 	if text := s.must("queue", "backoff", "get", "dev/a", "y", "-o", "json"); !json.Valid([]byte(text)) {
 		t.Errorf("get -o json printed\n%s", text)
 	}
-	if out := s.must("queue", "backoff", "delete", "dev/a", "y"); out != "y deleted\n" {
-		t.Errorf("delete printed %q", out)
-	}
-	if out := s.must("queue", "backoff", "gc", "dev/a"); out != "0 entries dropped\n" {
-		t.Errorf("gc printed %q", out)
-	}
 	s.refuses(cli.ExitUsage, "--event-time", "queue", "backoff", "next", "dev/a", "x", "--event-time", "noon")
 	s.refuses(cli.ExitUsage, "ids", "queue", "backoff", "get", "dev/a", "")
 }

@@ -77,7 +77,6 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 		m.backoffNext(now, op, rep)
 	case OpBackoffReset:
 		m.backoffReset(op)
-	case OpBackoffGC: // answered by sweepBackoff
 	case OpReserve:
 		m.reserve(now, op.Count, rep)
 	case OpAdmit:

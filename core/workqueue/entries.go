@@ -54,22 +54,13 @@ func (m *Machine) nextSweep() int64 {
 
 // sweepBackoff drops entries that expired at now, at most SweepMax, those that
 // were not moved for the longest first (of equals the smaller id). It ends
-// every turn, and every OpBackoffGC of the turn answers how many it dropped.
-func (m *Machine) sweepBackoff(now int64, t *Turn, r *Result) {
-	n := 0
-	for ; n < SweepMax; n++ {
+// every turn.
+func (m *Machine) sweepBackoff(now int64) {
+	for range SweepMax {
 		e := m.aging.due(now - m.cfg.Backoff.ExpireAfter.Microseconds() - 1) // strictly longer
 		if e == nil {
-			break
+			return
 		}
 		m.forgetEntry(e)
-	}
-	if n == 0 {
-		return
-	}
-	for i := range t.Ops {
-		if t.Ops[i].Kind == OpBackoffGC {
-			r.Replies[i].Count = n
-		}
 	}
 }

@@ -100,7 +100,7 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	}
 	m.lease(now, t, r)
 	m.sweep(now, t)
-	m.sweepBackoff(now, t, r)
+	m.sweepBackoff(now)
 	r.Counts = m.Counts()
 	r.NextDue = m.nextDue(now, t.KeepLeases)
 	if len(t.Ops) == 0 {

@@ -30,7 +30,7 @@ const (
 	OpBackoffGet   // Key (an id of a name space of its own): the entry, expired or not
 	OpBackoffNext  // Key, Event, Random
 	OpBackoffReset // Key: Reset and DeleteEntry
-	OpBackoffGC    // answers with how many entries the turn's sweep dropped; SweepMax or more means there may be others
+	_              // a number that logs have for an operation that is gone
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
 	OpAudit        // Count, once a turn: some of the keys are looked at, and those held without a deadline get one of MaxLease

@@ -7,7 +7,7 @@ import "slices"
 func (m *Machine) Quiet(now int64, t *Turn) bool {
 	for i := range t.Ops {
 		switch t.Ops[i].Kind {
-		case OpRequeues, OpInspect, OpBackoffGet, OpBackoffGC:
+		case OpRequeues, OpInspect, OpBackoffGet:
 		case OpAudit:
 			if len(m.orphans) > 0 {
 				return false

@@ -21,7 +21,16 @@ import grpc  # noqa: E402
 from google.protobuf import duration_pb2  # noqa: E402
 
 from deltaplane.index.v1 import index_pb2, index_pb2_grpc  # noqa: E402
-from deltaplane.queue.v1 import produce_pb2, queue_pb2, queue_pb2_grpc, types_pb2  # noqa: E402
+from deltaplane.queue.v1 import (  # noqa: E402
+    admin_pb2,
+    admin_pb2_grpc,
+    config_pb2,
+    produce_pb2,
+    queue_pb2,
+    queue_pb2_grpc,
+    types_pb2,
+    work_pb2,
+)
 
 
 def ask_index(channel):
@@ -54,18 +63,18 @@ class Worker:
         self.requests = local_queue.Queue()
         self.request_id = 0
         session = f"python-{uuid.uuid4()}"
-        self.send(hello=queue_pb2.Hello(session_id=session, client="examples/python", queues=[queue_name]))
+        self.send(hello=work_pb2.Hello(session_id=session, client="examples/python", queues=[queue_name]))
         self.responses = stub.Work(iter(self.requests.get, None))
         welcome = next(self.responses)
         assert welcome.WhichOneof("kind") == "welcome", welcome
         print(f"welcome, generation {welcome.welcome.generation}")
 
     def send(self, **kind):
-        self.requests.put(queue_pb2.WorkRequest(**kind))
+        self.requests.put(work_pb2.WorkRequest(**kind))
 
     def settle(self, settlements):
         self.request_id += 1
-        self.send(settle=queue_pb2.SettleBatch(request_id=self.request_id, settlements=settlements))
+        self.send(settle=work_pb2.SettleBatch(request_id=self.request_id, settlements=settlements))
 
     def close(self):
         self.requests.put(None)
@@ -90,27 +99,27 @@ def work_queue(channel, count):
     """Adds keys and works them off; returns how often each key was settled as done."""
     stub = queue_pb2_grpc.QueueServiceStub(channel)
     name = f"example/python-{uuid.uuid4().hex[:8]}"
-    limiter = queue_pb2.RateLimiter(
-        exponential=queue_pb2.ExponentialLimiter(
+    limiter = config_pb2.RateLimiter(
+        exponential=config_pb2.ExponentialLimiter(
             base=duration_pb2.Duration(nanos=20_000_000), max=duration_pb2.Duration(seconds=1)
         )
     )
-    stub.ConfigureQueue(
-        queue_pb2.ConfigureQueueRequest(config=queue_pb2.QueueConfig(name=name, rate_limiter=limiter)), timeout=10
+    admin_pb2_grpc.QueueAdminServiceStub(channel).ConfigureQueue(
+        admin_pb2.ConfigureQueueRequest(config=config_pb2.QueueConfig(name=name, rate_limiter=limiter)), timeout=10
     )
     keys = [f"default/item-{i}" for i in range(count)]
     statuses = produce(stub, name, [keys, keys[:1]])
     assert statuses[-1] == types_pb2.ADD_STATUS_ALREADY_QUEUED, "a second add of a waiting key is folded"
 
     worker = Worker(stub, name)
-    worker.send(credit=queue_pb2.Credit(items=8))
+    worker.send(credit=work_pb2.Credit(items=8))
     done, retried = {}, False
     while len(done) < count:
         response = next(worker.responses)
         kind = response.WhichOneof("kind")
         if kind == "settled":
             for result in response.settled.results:
-                assert result.status == queue_pb2.SETTLE_STATUS_SETTLED, result
+                assert result.status == work_pb2.SETTLE_STATUS_SETTLED, result
         if kind != "assign":
             continue
         settlements = []
@@ -123,7 +132,7 @@ def work_queue(channel, count):
                 if lease.key == "default/item-0":
                     assert lease.num_requeues == 1, lease
             settlements.append(
-                queue_pb2.Settlement(queue=name, key=lease.key, token=lease.token, outcome=outcome)
+                work_pb2.Settlement(queue=name, key=lease.key, token=lease.token, outcome=outcome)
             )
         worker.settle(settlements)
     while True:  # the last settlement's answer

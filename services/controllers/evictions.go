@@ -4,12 +4,9 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
 )
 
@@ -29,15 +26,9 @@ func buildTaintEviction(s *Service, q *client.Queue) (plan, error) {
 	}
 	return plan{
 		name: "tainteviction", primary: pods, others: map[delta.Collection]client.Mapper{nodes: client.Self()},
-		limiter: exponential(100*time.Millisecond, 10*time.Second),
+		limiter: client.Exponential(100*time.Millisecond, 10*time.Second),
 		rec:     &evictionAdapter{reads: newReads(s, "tainteviction"), rec: rec, queue: q, nodes: nodes.String(), pods: pods.String()},
 	}, nil
-}
-
-func exponential(base, most time.Duration) *queuev1.RateLimiter {
-	return &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{
-		Base: durationpb.New(base), Max: durationpb.New(most),
-	}}}
 }
 
 // evictionAdapter is the taint eviction reconciler as a [client.Reconciler].

@@ -10,10 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 // bind makes a pod on a node with tolerations of the taint "test".
@@ -154,10 +154,11 @@ func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
 	f.taintNode("node-1", placed)
 	due := func(when string) (at time.Time) {
 		f.eventually(when, func() string {
-			item, err := client.NewQueue(f.queue, "dev/tainteviction", "").Inspect(f.t.Context(), "default/q")
+			resp, err := queuev1.NewQueueAdminServiceClient(f.queue).Inspect(f.t.Context(), &queuev1.InspectRequest{Queue: "dev/tainteviction", Key: "default/q"})
 			if err != nil {
 				return err.Error()
 			}
+			item := resp.GetItem()
 			if at = item.GetDelayedUntil().AsTime(); item.GetDelayedUntil() == nil {
 				return fmt.Sprint("it is not due at any time: ", item)
 			}

@@ -6,12 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
+	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -19,17 +15,16 @@ func TestNodesAreJudgedByTheOlderOfTheirCollectionsAndOnlyWhileBothAreFollowed(t
 	t.Parallel()
 	const nodes, leases = "c1/core/v1/nodes", "c1/coordination.k8s.io/v1/leases"
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	status := func(name string, live time.Duration, change func(*indexv1.CollectionStatus)) *indexv1.CollectionStatus {
-		c := &indexv1.CollectionStatus{
-			Collection: name, Synced: true, LiveAt: timestamppb.New(start.Add(live)),
-			Revision: &deltav1.Revision{Epoch: 7, ResourceVersion: "rv of " + name},
+	status := func(name string, live time.Duration, change func(*client.CollectionStatus)) client.CollectionStatus {
+		c := client.CollectionStatus{
+			Collection: name, Synced: true, LiveAt: start.Add(live), Bounds: client.Bounds{Revision: client.Revision{Epoch: 7, RV: "rv of " + name}},
 		}
 		if change != nil {
-			change(c)
+			change(&c)
 		}
 		return c
 	}
-	pods := status("c1/core/v1/pods", time.Hour, func(c *indexv1.CollectionStatus) { c.Stale = true })
+	pods := status("c1/core/v1/pods", time.Hour, func(c *client.CollectionStatus) { c.Stale = true })
 	for _, c := range []struct {
 		name         string
 		nodes, lease time.Duration
@@ -37,7 +32,7 @@ func TestNodesAreJudgedByTheOlderOfTheirCollectionsAndOnlyWhileBothAreFollowed(t
 		{"leases stall while node objects flow", time.Minute, time.Second},
 		{"node objects stall while leases flow", time.Second, time.Minute},
 	} {
-		for _, served := range [][]*indexv1.CollectionStatus{
+		for _, served := range [][]client.CollectionStatus{
 			{pods, status(nodes, c.nodes, nil), status(leases, c.lease, nil)},
 			{status(leases, c.lease, nil), status(nodes, c.nodes, nil), pods},
 		} {
@@ -51,19 +46,18 @@ func TestNodesAreJudgedByTheOlderOfTheirCollectionsAndOnlyWhileBothAreFollowed(t
 			}
 		}
 	}
-	good := map[string]*indexv1.CollectionStatus{nodes: status(nodes, time.Second, nil), leases: status(leases, time.Second, nil)}
-	for name, change := range map[string]func(*indexv1.CollectionStatus){
-		"stale":              func(c *indexv1.CollectionStatus) { c.Stale = true },
-		"not synced":         func(c *indexv1.CollectionStatus) { c.Synced = false },
-		"never live":         func(c *indexv1.CollectionStatus) { c.LiveAt = nil },
-		"another collection": func(c *indexv1.CollectionStatus) { c.Collection += "s" },
+	good := map[string]client.CollectionStatus{nodes: status(nodes, time.Second, nil), leases: status(leases, time.Second, nil)}
+	for name, change := range map[string]func(*client.CollectionStatus){
+		"stale":              func(c *client.CollectionStatus) { c.Stale = true },
+		"not synced":         func(c *client.CollectionStatus) { c.Synced = false },
+		"never live":         func(c *client.CollectionStatus) { c.LiveAt = time.Time{} },
+		"another collection": func(c *client.CollectionStatus) { c.Collection += "s" },
 	} {
 		for of := range good {
-			var served []*indexv1.CollectionStatus
+			var served []client.CollectionStatus
 			for key, c := range good {
-				c = proto.CloneOf(c)
 				if key == of {
-					change(c)
+					change(&c)
 				}
 				served = append(served, c)
 			}

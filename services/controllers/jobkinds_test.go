@@ -289,11 +289,11 @@ func (p *place) idle() {
 	since := time.Now()
 	p.eventually("an idle queue", func() string {
 		n := need(q.Len(p.t.Context()))
-		if n.GetReady()+n.GetProcessing() > 0 || n.GetDelayed() != 1 {
+		if n.Ready+n.Processing > 0 || n.Delayed != 1 {
 			since = time.Now()
 		}
 		if time.Since(since) < 1200*time.Millisecond {
-			return n.String()
+			return fmt.Sprintf("%+v", n)
 		}
 		return ""
 	})

@@ -7,13 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -35,11 +33,7 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 }
 
 // jobLimiter is the back-off after an error: 1 s doubling to 60 s.
-func jobLimiter() *queuev1.RateLimiter {
-	return &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{
-		Base: durationpb.New(time.Second), Max: durationpb.New(time.Minute),
-	}}}
-}
+func jobLimiter() client.RateLimiter { return client.Exponential(time.Second, time.Minute) }
 
 // jobAdapter is the Job reconciler as a [client.Reconciler].
 type jobAdapter struct {
@@ -157,9 +151,9 @@ func (r *jobReader) saw(collection string, at client.Bounds, err error) {
 }
 
 func (r *jobReader) Job(ctx context.Context, namespace, name string) ([]byte, delta.Revision, error) {
-	obj, found, at, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
+	obj, at, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
 	r.saw(r.jobs, at, err)
-	if err := r.heard(ctx, err); err != nil || !found {
+	if err := r.heard(ctx, err); err != nil || obj == nil {
 		return nil, at.Revision, err
 	}
 	return obj.Payload, at.Revision, nil
@@ -197,15 +191,15 @@ func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) 
 		for i, name := range chunk {
 			keys[i] = string(delta.NewKey(namespace, name))
 		}
-		objs, _, at, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
-		r.saw(r.pods, at, err)
+		got, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
+		r.saw(r.pods, got.Bounds, err)
 		if err := r.heard(ctx, err); err != nil {
-			return nil, at.Revision, err
+			return nil, got.Bounds.Revision, err
 		}
-		if oldest.IsZero() || at.Compare(oldest) < 0 {
-			oldest = at.Revision
+		if oldest.IsZero() || got.Bounds.Compare(oldest) < 0 {
+			oldest = got.Bounds.Revision
 		}
-		for _, obj := range objs {
+		for _, obj := range got.Objects {
 			out = append(out, obj.Payload)
 		}
 	}

@@ -86,12 +86,12 @@ func (r *reads) look(item client.Item) look {
 
 // find is an object as JSON, nil when there is none.
 func (l *look) find(ctx context.Context, collection, key string) ([]byte, error) {
-	obj, found, at, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
+	obj, at, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
 	if err := l.heard(ctx, err); err != nil {
 		return nil, err
 	}
 	l.read.Raise(collection, at)
-	if !found {
+	if obj == nil {
 		return nil, nil
 	}
 	return obj.Payload, nil

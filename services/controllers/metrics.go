@@ -76,42 +76,41 @@ var results = map[client.Outcome]string{
 	client.OutcomeAfter: "requeue_after", client.OutcomeRelease: "release", client.OutcomeDead: "dead", client.OutcomeAbandon: "abandon",
 }
 
-func (m *metrics) hooksFor(name string, concurrency int) client.Hooks {
+// observe makes a worker's callbacks those that count.
+func (m *metrics) observe(w *client.WorkerConfig, name string, concurrency int) {
 	m.most.WithLabelValues(name).Set(float64(concurrency))
 	for _, result := range results { // so that rates exist from the start
 		m.reconciles.WithLabelValues(name, result)
 	}
 	m.errs.WithLabelValues(name)
 	m.lost.WithLabelValues(name)
-	return client.Hooks{
-		Started: func(item client.Item) {
-			m.active.WithLabelValues(name).Inc()
-			m.waited.WithLabelValues(name).Observe(max(0, time.Since(item.ReadyAt).Seconds()))
-			m.mu.Lock()
-			m.running[run{name, item.Key, item.Token}] = time.Now()
-			m.mu.Unlock()
-		},
-		Finished: func(item client.Item, outcome client.Outcome, err error, took time.Duration) {
-			m.mu.Lock()
-			delete(m.running, run{name, item.Key, item.Token})
-			m.mu.Unlock()
-			m.active.WithLabelValues(name).Dec()
-			m.worked.WithLabelValues(name).Observe(took.Seconds())
-			m.took.WithLabelValues(name).Observe(took.Seconds())
-			result := results[outcome]
-			if err != nil && outcome == client.OutcomeRateLimited {
-				result = "error"
-			}
-			m.reconciles.WithLabelValues(name, result).Inc()
-			if err != nil && outcome != client.OutcomeRelease {
-				m.errs.WithLabelValues(name).Inc()
-			}
-			if _, ok := errors.AsType[*client.PanicError](err); ok {
-				m.panics.WithLabelValues(name).Inc()
-			}
-		},
-		Lost: func(string) { m.lost.WithLabelValues(name).Inc() },
+	w.OnStarted = func(item client.Item) {
+		m.active.WithLabelValues(name).Inc()
+		m.waited.WithLabelValues(name).Observe(max(0, time.Since(item.ReadyAt).Seconds()))
+		m.mu.Lock()
+		m.running[run{name, item.Key, item.Token}] = time.Now()
+		m.mu.Unlock()
 	}
+	w.OnFinished = func(item client.Item, outcome client.Outcome, err error, took time.Duration) {
+		m.mu.Lock()
+		delete(m.running, run{name, item.Key, item.Token})
+		m.mu.Unlock()
+		m.active.WithLabelValues(name).Dec()
+		m.worked.WithLabelValues(name).Observe(took.Seconds())
+		m.took.WithLabelValues(name).Observe(took.Seconds())
+		result := results[outcome]
+		if err != nil && outcome == client.OutcomeRateLimited {
+			result = "error"
+		}
+		m.reconciles.WithLabelValues(name, result).Inc()
+		if err != nil && outcome != client.OutcomeRelease {
+			m.errs.WithLabelValues(name).Inc()
+		}
+		if _, ok := errors.AsType[*client.PanicError](err); ok {
+			m.panics.WithLabelValues(name).Inc()
+		}
+	}
+	w.OnLost = func(string) { m.lost.WithLabelValues(name).Inc() }
 }
 
 func (m *metrics) sweptFor(name string) func(string, int, error) {

@@ -12,7 +12,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/kube"
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -36,7 +35,7 @@ func buildNodeLifecycle(s *Service, q *client.Queue) (plan, error) {
 	return plan{
 		name: "nodelifecycle", primary: nodes,
 		others:  map[delta.Collection]client.Mapper{leases: leaseOwner, pods: client.Hint("node")},
-		limiter: exponential(100*time.Millisecond, 10*time.Second),
+		limiter: client.Exponential(100*time.Millisecond, 10*time.Second),
 		absorb:  true, rec: a, run: zones.run,
 		ready: func(ctx context.Context) error { _, _, err := a.freshness(ctx); return err },
 	}, nil
@@ -99,16 +98,16 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 
 // freshOf is how current both collections are: known until the older of the times at
 // which they were live, heard of until the newer.
-func freshOf(served []*indexv1.CollectionStatus, nodes, leases string) (rules.Fresh, client.Barrier, error) {
+func freshOf(served []client.CollectionStatus, nodes, leases string) (rules.Fresh, client.Barrier, error) {
 	var f rules.Fresh
 	at := client.Barrier{}
 	for _, c := range served {
-		if name := c.GetCollection(); name != nodes && name != leases {
+		if name := c.Collection; name != nodes && name != leases {
 			continue
 		}
-		live := instant(c.GetLiveAt())
-		if !c.GetSynced() || c.GetStale() || live.IsZero() {
-			return rules.Fresh{}, nil, fmt.Errorf("%w: %s was last heard of at %v", nodelifecycle.ErrStale, c.GetCollection(), live)
+		live := c.LiveAt
+		if !c.Synced || c.Stale || live.IsZero() {
+			return rules.Fresh{}, nil, fmt.Errorf("%w: %s was last heard of at %v", nodelifecycle.ErrStale, c.Collection, live)
 		}
 		if f.Known.IsZero() || live.Before(f.Known) {
 			f.Known = live
@@ -116,7 +115,7 @@ func freshOf(served []*indexv1.CollectionStatus, nodes, leases string) (rules.Fr
 		if live.After(f.Heard) {
 			f.Heard = live
 		}
-		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: c.GetRevision().GetResourceVersion()}
+		at[c.Collection] = c.Bounds.Revision
 	}
 	for _, name := range []string{nodes, leases} {
 		if _, ok := at[name]; !ok {

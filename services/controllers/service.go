@@ -10,14 +10,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
 
@@ -51,7 +49,7 @@ type plan struct {
 	name    string
 	primary delta.Collection
 	others  map[delta.Collection]client.Mapper
-	limiter *queuev1.RateLimiter // nil: client-go's default
+	limiter client.RateLimiter // zero: client-go's default
 	delay   func(*delta.Record) time.Duration
 	absorb  bool // an immediate add takes a key's pending delay away
 	rec     client.Reconciler
@@ -122,11 +120,10 @@ func (s *Service) add(name string) error {
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
 		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
-		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions), AbsorbDelays: pl.absorb, MaxDeliveries: maxDeliveries},
-		Swept: s.metrics.sweptFor(name),
-	}
-	if s.cfg.Lease > 0 {
-		tc.Queue.LeaseDuration = durationpb.New(s.cfg.Lease)
+		Queue: client.QueueConfig{
+			RateLimiter: pl.limiter, Partitions: s.cfg.Partitions, AbsorbDelays: pl.absorb, MaxDeliveries: maxDeliveries, Lease: max(s.cfg.Lease, 0),
+		},
+		OnSwept: s.metrics.sweptFor(name),
 	}
 	source := &logSource{conn: s.deps.Stream, cfg: stream.ConsumeConfig{
 		Name: consumerName("controllers", s.cfg.Cluster, name), Collections: tc.Collections(), HeadersOnly: true,
@@ -134,18 +131,18 @@ func (s *Service) add(name string) error {
 	if p.trigger, err = client.NewTrigger(q, s.index, source, &memory{conn: s.deps.Stream}, tc); err != nil {
 		return err
 	}
-	hooks := s.metrics.hooksFor(name, s.cfg.Concurrency)
-	hooks.Connected = func(connected bool, generation string) {
-		if connected {
-			p.trigger.Notice(generation)
-		}
-	}
-	p.worker, err = client.NewWorker(s.deps.Queue, p.trigger.Wrap(pl.rec), client.WorkerConfig{
+	wc := client.WorkerConfig{
 		Queue: queue, Name: s.cfg.Identity + "/" + name,
 		Concurrency: s.cfg.Concurrency, Prefetch: s.cfg.Prefetch, Lease: s.cfg.Lease, Timeout: s.cfg.Timeout, Grace: s.cfg.Grace,
-		Log: s.log.With(slog.String(telemetry.KeyController, name)), Tracer: s.deps.Telemetry.Tracer, Hooks: hooks,
-	})
-	if err != nil {
+		Log: s.log.With(slog.String(telemetry.KeyController, name)), Tracer: s.deps.Telemetry.Tracer,
+		OnConnected: func(connected bool, generation string) {
+			if connected {
+				p.trigger.Notice(generation)
+			}
+		},
+	}
+	s.metrics.observe(&wc, name, s.cfg.Concurrency)
+	if p.worker, err = client.NewWorker(s.deps.Queue, p.trigger.Wrap(pl.rec), wc); err != nil {
 		return err
 	}
 	s.admin.Ready(name+"/trigger", func(context.Context) error { return p.trigger.Ready() })
@@ -177,9 +174,9 @@ func (s *Service) checkIndex(ctx context.Context) error {
 	for _, col := range s.collections() {
 		found := false
 		for _, c := range served {
-			if c.GetCollection() == col.String() {
+			if c.Collection == col.String() {
 				found = true
-				if !c.GetSynced() {
+				if !c.Synced {
 					faults = append(faults, fmt.Errorf("collection %s is not synced", col))
 				}
 			}

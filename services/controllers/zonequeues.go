@@ -9,12 +9,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -67,7 +65,7 @@ func (z *zoneQueues) Add(ctx context.Context, zone rules.Zone, node string) erro
 
 // Remove implements the port of the waiting nodes.
 func (z *zoneQueues) Remove(ctx context.Context, zone rules.Zone, node string) error {
-	_, err := z.queue(zone).Delete(ctx, node)
+	err := z.queue(zone).Delete(ctx, node)
 	if errors.Is(err, client.ErrQueueNotFound) {
 		return nil
 	}
@@ -82,15 +80,10 @@ func (z *zoneQueues) Limit(ctx context.Context, zone rules.Zone, rate float64) e
 			return err
 		}
 	}
-	cfg := &queuev1.QueueConfig{
-		RateLimiter:     exponential(50*time.Millisecond, 10*time.Second),
-		DispatchLimiter: &queuev1.BucketLimiter{Qps: max(rate, 1e-6), Burst: 1},
-		MaxDeliveries:   maxDeliveries,
-	}
-	if z.s.cfg.Lease > 0 {
-		cfg.LeaseDuration = durationpb.New(z.s.cfg.Lease)
-	}
-	_, _, err := q.Configure(ctx, cfg)
+	_, err := q.Configure(ctx, client.QueueConfig{
+		RateLimiter: client.Exponential(50*time.Millisecond, 10*time.Second),
+		DispatchQPS: max(rate, 1e-6), DispatchBurst: 1, MaxDeliveries: maxDeliveries, Lease: z.s.cfg.Lease,
+	})
 	if err != nil {
 		return err
 	}
@@ -164,14 +157,14 @@ func (z *zoneQueues) work(ctx context.Context, zone rules.Zone) error {
 	w, err := client.NewWorker(z.s.deps.Queue, rec, client.WorkerConfig{
 		Queue: z.name(zone), Name: z.s.cfg.Identity + "/nodelifecycle", Concurrency: 1, Lease: z.s.cfg.Lease, Timeout: z.s.cfg.Timeout, Grace: z.s.cfg.Grace,
 		Log: z.s.log.With(slog.String(telemetry.KeyController, "nodelifecycle")), Tracer: z.s.deps.Telemetry.Tracer,
-		Hooks: client.Hooks{Connected: func(connected bool, now string) {
+		OnConnected: func(connected bool, now string) {
 			if connected && now != generation {
 				if generation != "" { // the store is another one: its rates may be gone
 					z.adapter.rec.Zones().Again()
 				}
 				generation = now
 			}
-		}},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("controllers: nodelifecycle: zone %q: %w", zone, err)

@@ -320,9 +320,9 @@ func (w *world) nodeOrNil() *corev1.Node {
 // indexed reports whether the index has a pod.
 func (w *world) indexed(key string) bool {
 	w.t.Helper()
-	_, found, _, err := client.NewIndex(w.index).Find(w.t.Context(), "dev/pods.v1", key, client.ReadOptions{})
+	obj, _, err := client.NewIndex(w.index).Find(w.t.Context(), "dev/pods.v1", key, client.ReadOptions{})
 	w.ok(err)
-	return found
+	return obj != nil
 }
 
 // allContainers are those of all pods in the runtime, as "pod container".

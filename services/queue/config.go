@@ -17,7 +17,7 @@ import (
 // Config says where the service listens and where queues are kept. The zero
 // value listens on a free loopback port and keeps queues in memory.
 type Config struct {
-	// RPC is where the QueueService listens.
+	// RPC is where the services listen.
 	RPC rpc.ServerConfig
 	// Admin is where metrics, readiness and profiles are served.
 	Admin telemetry.AdminConfig

@@ -60,7 +60,7 @@ func process(t *testing.T, dir string) (*queuetest.Rig, *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &queuetest.Rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn)}, cmd
+	return queuetest.Calling(conn), cmd
 }
 
 func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {

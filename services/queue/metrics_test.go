@@ -29,7 +29,7 @@ func (deaf) Close() error { return nil }
 func (deaf) Addr() net.Addr { return &net.TCPAddr{} }
 
 // shell is a service without its listeners, for fake time.
-func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (queuev1.QueueServiceServer, func() map[string]*dto.Metric) {
+func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (queue.Calls, func() map[string]*dto.Metric) {
 	t.Helper()
 	tel := queuetest.Quiet()
 	if len(log) > 0 {

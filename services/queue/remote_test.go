@@ -39,7 +39,7 @@ func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 	})
 }
 
-// remote is an engine behind the QueueService.
+// remote is an engine behind the services.
 type remote struct {
 	engine.Engine // what has no call
 	c             *queuetest.Rig
@@ -344,17 +344,13 @@ func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.
 		res, err := c.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: keys})
 		return item(res.GetResults(), err)
 	case workqueue.OpBackoffGet:
-		res, err := c.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: q.name, Ids: keys})
+		res, err := c.Backoff.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: q.name, Ids: keys})
 		return entry(res.GetEntries(), err)
 	case workqueue.OpBackoffNext:
-		res, err := c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: q.name, Ids: keys, EventTime: wire.Stamp(op.Event)})
+		res, err := c.Backoff.Next(ctx, &queuev1.NextRequest{Queue: q.name, Ids: keys, EventTime: wire.Stamp(op.Event)})
 		return entry(res.GetEntries(), err)
 	case workqueue.OpBackoffReset:
-		_, err := c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: q.name, Ids: keys})
-		return rep, err
-	case workqueue.OpBackoffGC:
-		res, err := c.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: q.name})
-		rep.Count = int(res.GetDropped())
+		_, err := c.Backoff.Reset(ctx, &queuev1.ResetRequest{Queue: q.name, Ids: keys})
 		return rep, err
 	default:
 		return rep, fmt.Errorf("operation %d has no call", op.Kind)

@@ -8,7 +8,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/admin"
 	"github.com/deltaplane/deltaplane/services/queue/backoff"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
@@ -30,7 +29,7 @@ type Service struct {
 	queues   *transaction.Queues
 	sessions *session.Sessions
 	upkeep   *maintain.Upkeep
-	server   *server
+	servers  *servers
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
 }
@@ -101,10 +100,10 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	}
 	s.upkeep = maintain.New(maintain.Config{
 		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
-		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.ForgetIdle,
+		SetServing: s.setServing, Tick: s.sessions.ForgetIdle,
 	}, condition)
-	s.server = s.answering(cfg, set, events, reader)
-	queuev1.RegisterQueueServiceServer(s.rpc, s.server)
+	s.servers = s.answering(cfg, set, events, reader)
+	s.servers.register(s.rpc)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
@@ -115,19 +114,29 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader) *server {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader) *servers {
 	stopping := s.rpc.Stopping()
 	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
-	return &server{
-		workCalls: &work.Server{
-			Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
+	return &servers{
+		queue: &queueServer{
+			workCalls: &work.Server{
+				Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
+			},
+			sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
+			produceCalls: &produce.Server{
+				Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
+			},
+			lenCall: reader,
 		},
-		sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
-		produceCalls: &produce.Server{
-			Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
-		},
-		adminCalls:   &admin.Server{Queues: s.queues, Look: reader, History: events, MaxQueues: cfg.MaxQueues, Stopping: stopping},
-		backoffCalls: &backoff.Server{Queues: s.queues},
+		admin:   &adminServer{adminCalls: &admin.Server{Queues: s.queues, Look: reader, History: events, MaxQueues: cfg.MaxQueues, Stopping: stopping}},
+		backoff: &backoffServer{backoffCalls: &backoff.Server{Queues: s.queues}},
+	}
+}
+
+// setServing tells the health of all services.
+func (s *Service) setServing(ok bool) {
+	for _, service := range wire.Services {
+		s.rpc.SetServing(service.ServiceName, ok)
 	}
 }
 
@@ -140,7 +149,7 @@ func (s *Service) inUse() map[string]metrics.Used {
 	return out
 }
 
-// Addr is where the QueueService listens; it waits until Run has opened it.
+// Addr is where the services listen; it waits until Run has opened it.
 func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
 // Run answers until ctx ends; then health turns NOT_SERVING, Work streams are

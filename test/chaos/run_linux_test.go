@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -128,8 +129,8 @@ func (r *run) populate(servers, workers, producers int, url string, cfg *queuev1
 	t.Logf("%d partitions", cfg.GetPartitions())
 	cfg.Name, cfg.LeaseDuration = queueName, durationpb.New(leaseTime) // also how long a restarted store hands out nothing
 	cfg.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(5 * time.Millisecond), Max: durationpb.New(limiterMax)}}}
-	r.eventually(30*time.Second, "the queue is made", func(ctx context.Context, c queuev1.QueueServiceClient) error {
-		_, err := c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
+	r.eventually(30*time.Second, "the queue is made", func(ctx context.Context, c grpc.ClientConnInterface) error {
+		_, err := queuev1.NewQueueAdminServiceClient(c).ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
 		return err
 	})
 	for i := range workers {
@@ -275,14 +276,14 @@ func (r *run) cutRedis() {
 }
 
 // eventually calls a server, one after the other, until check returns nil.
-func (r *run) eventually(timeout time.Duration, what string, check func(context.Context, queuev1.QueueServiceClient) error) {
+func (r *run) eventually(timeout time.Duration, what string, check func(context.Context, grpc.ClientConnInterface) error) {
 	r.t.Helper()
 	if err := r.tryEventually(timeout, check); err != nil {
 		r.t.Fatalf("after %v not yet: %s: %v", timeout, what, err)
 	}
 }
 
-func (r *run) tryEventually(timeout time.Duration, check func(context.Context, queuev1.QueueServiceClient) error) error {
+func (r *run) tryEventually(timeout time.Duration, check func(context.Context, grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(r.t.Context(), timeout)
 	defer cancel()
 	for i := 0; ; i++ {
@@ -291,7 +292,7 @@ func (r *run) tryEventually(timeout time.Duration, check func(context.Context, q
 			return err
 		}
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err = check(once, queuev1.NewQueueServiceClient(conn))
+		err = check(once, conn)
 		cancel()
 		_ = conn.Close()
 		if err == nil {
@@ -326,8 +327,8 @@ func (r *run) finish() {
 	r.stop(r.producers)
 	produced := time.Since(began)
 	var left int64
-	err := r.tryEventually(60*time.Second, func(ctx context.Context, c queuev1.QueueServiceClient) error {
-		got, err := c.Len(ctx, &queuev1.LenRequest{Queue: queueName})
+	err := r.tryEventually(60*time.Second, func(ctx context.Context, c grpc.ClientConnInterface) error {
+		got, err := queuev1.NewQueueServiceClient(c).Len(ctx, &queuev1.LenRequest{Queue: queueName})
 		if err != nil {
 			return err
 		}

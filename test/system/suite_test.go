@@ -65,7 +65,7 @@ func testFlow(t *testing.T, x *Target) {
 	}
 	// The controllers make their queue when their log is read, which may be a moment later.
 	eventually(t, 30*time.Second, "the controllers' queue", func(ctx context.Context) error {
-		queues, err := x.queue(t).ListQueues(ctx, &queuev1.ListQueuesRequest{})
+		queues, err := x.queues(t).ListQueues(ctx, &queuev1.ListQueuesRequest{})
 		if err == nil && (len(queues.GetQueues()) == 0 || queues.GetGeneration() == "") {
 			err = fmt.Errorf("queues are %v", queues)
 		}
@@ -164,7 +164,7 @@ func testKill(t *testing.T, x *Target) {
 }
 
 func testQueueDrained(t *testing.T, x *Target) {
-	client := x.queue(t)
+	client := x.queues(t)
 	eventually(t, 2*time.Minute, "no key is ready or held", func(ctx context.Context) error {
 		queues, err := client.ListQueues(ctx, &queuev1.ListQueuesRequest{})
 		if err != nil {

@@ -40,6 +40,10 @@ func (x *Target) index(t *testing.T) indexv1.IndexServiceClient {
 	return indexv1.NewIndexServiceClient(connect(t, x.Index))
 }
 
+func (x *Target) queues(t *testing.T) queuev1.QueueAdminServiceClient {
+	return queuev1.NewQueueAdminServiceClient(connect(t, x.Queue))
+}
+
 func (x *Target) queue(t *testing.T) queuev1.QueueServiceClient {
 	return queuev1.NewQueueServiceClient(connect(t, x.Queue))
 }

@@ -163,11 +163,11 @@ func (w *writers) find(ctx context.Context, name, version string) (*batchv1.Job,
 	}()
 	for {
 		replica := w.replicas[int(w.turn.Add(1))%len(w.replicas)]
-		obj, found, _, err := replica.Find(ctx, "jobs", "default/"+name, client.ReadOptions{
+		obj, _, err := replica.Find(ctx, "jobs", "default/"+name, client.ReadOptions{
 			AtLeast: client.Revision{RV: version}, Timeout: 10 * time.Second,
 		})
 		switch code := rpc.Code(err); {
-		case err == nil && !found:
+		case err == nil && obj == nil:
 			return nil, nil
 		case err == nil:
 			w.done.Add(1)

@@ -42,6 +42,11 @@ func (c *Cycler) Client(i int) queuev1.QueueServiceClient {
 	return queuev1.NewQueueServiceClient(c.Pool[i%len(c.Pool)])
 }
 
+// Admin is a client for operators.
+func (c *Cycler) Admin() queuev1.QueueAdminServiceClient {
+	return queuev1.NewQueueAdminServiceClient(c.Pool[0])
+}
+
 // Unary makes cycles of three calls: Add, Get, Settle. A caller settles
 // whatever key it got, which need not be the one it added.
 func (c *Cycler) Unary(ctx context.Context, d time.Duration) (Turns, error) {

@@ -31,13 +31,13 @@ type Server struct {
 }
 
 // Len implements the QueueService.
-func (s *Server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
+func (l Reader) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	_, st, missing, err := s.Look.status(ctx, r.GetQueue())
+	_, st, missing, err := l.status(ctx, r.GetQueue())
 	if err == nil && !r.GetPartial() {
 		err = complete(r.GetQueue(), missing)
 	}
@@ -47,7 +47,7 @@ func (s *Server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenRe
 	return &queuev1.LenResponse{Counts: wire.Counts(st.Counts), Unreachable: missing}, nil
 }
 
-// CloseQueue implements the QueueService.
+// CloseQueue implements the QueueAdminService.
 func (s *Server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpClose); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *Server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (
 	return &queuev1.CloseQueueResponse{}, nil
 }
 
-// OpenQueue implements the QueueService.
+// OpenQueue implements the QueueAdminService.
 func (s *Server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpOpen); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (s *Server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*q
 	return &queuev1.OpenQueueResponse{}, nil
 }
 
-// PauseQueue implements the QueueService.
+// PauseQueue implements the QueueAdminService.
 func (s *Server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpPause); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (s *Server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (
 	return &queuev1.PauseQueueResponse{}, nil
 }
 
-// ResumeQueue implements the QueueService.
+// ResumeQueue implements the QueueAdminService.
 func (s *Server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpResume); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (s *Server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest)
 	return &queuev1.ResumeQueueResponse{}, nil
 }
 
-// DeleteQueue implements the QueueService.
+// DeleteQueue implements the QueueAdminService.
 func (s *Server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetQueue()
@@ -151,7 +151,7 @@ func (s *Server) gate(ctx context.Context, queue string, kind workqueue.OpKind) 
 	return err
 }
 
-// ConfigureQueue implements the QueueService.
+// ConfigureQueue implements the QueueAdminService.
 func (s *Server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetConfig().GetName()
@@ -190,7 +190,7 @@ func (s *Server) create(ctx context.Context, name string, cfg workqueue.Config) 
 	return s.Queues.Engine.Configure(ctx, name, cfg)
 }
 
-// ListQueues implements the QueueService.
+// ListQueues implements the QueueAdminService.
 func (s *Server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
 	names, err := s.Queues.Engine.Names(ctx)
 	if err != nil {

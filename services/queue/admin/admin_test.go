@@ -250,11 +250,10 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 				_, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: "no", Keys: keys})
 				return err
 			},
-			"GetBackoff": func() error {
-				_, err := r.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: "no", Ids: keys})
+			"BackoffService.Get": func() error {
+				_, err := r.Backoff.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: "no", Ids: keys})
 				return err
 			},
-			"GCBackoff": func() error { _, err := r.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: "no"}); return err },
 			"ListItems": func() error { _, err := r.ListItems(ctx, &queuev1.ListItemsRequest{Queue: "no"}); return err },
 			"DrainQueue": func() error {
 				s, err := r.DrainQueue(ctx, &queuev1.DrainQueueRequest{Queue: "no"})

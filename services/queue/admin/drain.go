@@ -38,7 +38,7 @@ type drain struct {
 	horizon int64 // that, by the store's clock; zero until it is known
 }
 
-// DrainQueue implements the QueueService.
+// DrainQueue implements the QueueAdminService.
 func (s *Server) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
 	ctx := stream.Context()
 	c := &wire.Checks{}

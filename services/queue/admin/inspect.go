@@ -18,7 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// Inspect implements the QueueService.
+// Inspect implements the QueueAdminService.
 func (s *Server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
@@ -40,7 +40,7 @@ var listed = map[queuev1.State]workqueue.State{
 	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
 }
 
-// ListItems implements the QueueService.
+// ListItems implements the QueueAdminService.
 func (s *Server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())

@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// RetryNow implements the QueueService.
+// RetryNow implements the QueueAdminService.
 func (s *Server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRetryNow)
 	if err != nil {
@@ -17,7 +17,7 @@ func (s *Server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*que
 	return &queuev1.RetryNowResponse{Results: results}, nil
 }
 
-// ReleaseItems implements the QueueService.
+// ReleaseItems implements the QueueAdminService.
 func (s *Server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRevoke)
 	if err != nil {
@@ -26,7 +26,7 @@ func (s *Server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsReques
 	return &queuev1.ReleaseItemsResponse{Results: results}, nil
 }
 
-// DeleteItems implements the QueueService.
+// DeleteItems implements the QueueAdminService.
 func (s *Server) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpDelete)
 	if err != nil {

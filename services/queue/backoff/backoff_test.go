@@ -30,7 +30,7 @@ func backing(t *testing.T, kind string, cfg *queuev1.BackoffConfig) backer {
 
 func (b backer) get(id string) *queuev1.BackoffEntry {
 	b.t.Helper()
-	res, err := b.GetBackoff(context.Background(), &queuev1.GetBackoffRequest{Queue: queuetest.Q, Ids: []string{id}})
+	res, err := b.Backoff.Get(context.Background(), &queuev1.BackoffServiceGetRequest{Queue: queuetest.Q, Ids: []string{id}})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (b backer) get(id string) *queuev1.BackoffEntry {
 
 func (b backer) next(id string, event *timestamppb.Timestamp) time.Duration {
 	b.t.Helper()
-	res, err := b.NextBackoff(context.Background(), &queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{id}, EventTime: event})
+	res, err := b.Backoff.Next(context.Background(), &queuev1.NextRequest{Queue: queuetest.Q, Ids: []string{id}, EventTime: event})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -61,10 +61,7 @@ func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
 		if got := b.next("other", nil); got != time.Second {
 			t.Errorf("another id: %v", got)
 		}
-		if _, err := b.ResetBackoff(t.Context(), &queuev1.ResetBackoffRequest{Queue: queuetest.Q, Ids: []string{"a"}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.DeleteBackoffEntry(t.Context(), &queuev1.DeleteBackoffEntryRequest{Queue: queuetest.Q, Ids: []string{"other"}}); err != nil {
+		if _, err := b.Backoff.Reset(t.Context(), &queuev1.ResetRequest{Queue: queuetest.Q, Ids: []string{"a", "other"}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, id := range []string{"a", "other"} {
@@ -85,9 +82,6 @@ func TestB02B03TheFirstDelayIsNotCappedAndAnOldEntryBeginsAnew(t *testing.T) {
 			}
 		}
 		b.Advance(9 * time.Second) // upstream's TestBackoffGC: within twice the maximum it is kept
-		if res, err := b.GCBackoff(t.Context(), &queuev1.GCBackoffRequest{Queue: queuetest.Q}); err != nil || res.GetDropped() != 0 {
-			t.Errorf("GC after 9 s: %v, %v", res, err)
-		}
 		if got := b.get("a").GetBackoff().AsDuration(); got != 5*time.Second {
 			t.Errorf("after 9 s: %v", got)
 		}
@@ -102,74 +96,57 @@ func TestB02B03TheFirstDelayIsNotCappedAndAnOldEntryBeginsAnew(t *testing.T) {
 	})
 }
 
-func TestB04InBackOffSince(t *testing.T) {
+func TestGetTellsTheStoresTimeAndTheExpiry(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(10), Max: queuetest.Seconds(10)})
-		ctx := t.Context()
-		since := func(id string, at time.Time) *queuev1.IsInBackOffSinceResponse {
-			t.Helper()
-			res, err := b.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, Id: id, EventTime: timestamppb.New(at)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return res
-		}
-		update := func(id string, at time.Time) *queuev1.IsInBackOffSinceUpdateResponse {
-			t.Helper()
-			res, err := b.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: id, EventTime: timestamppb.New(at)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return res
-		}
-		if since("a", time.Now()).GetInBackOff() || update("a", time.Now()).GetInBackOff() {
-			t.Error("an unknown id is in back-off")
-		}
 		b.next("a", nil)
-		last := b.get("a").GetLastUpdate().AsTime()
-		if res := since("a", last); !res.GetInBackOff() || res.GetRemaining().AsDuration() <= 0 || res.GetRemaining().AsDuration() > 10*time.Second {
-			t.Errorf("at once: %v", res)
-		}
-		for d, want := range map[time.Duration]time.Duration{
-			0: 10 * time.Second, 4 * time.Second: 6 * time.Second, 10*time.Second - time.Microsecond: time.Microsecond, 10 * time.Second: 0, 15 * time.Second: 0,
-			time.Minute: 0, // expired
-		} {
-			res := update("a", last.Add(d))
-			if res.GetInBackOff() != (want > 0) || res.GetRemaining().AsDuration() != want {
-				t.Errorf("an event %v after the update: %v, want %v remaining", d, res, want)
-			}
-		}
 		b.Advance(11 * time.Second)
-		if res := since("a", last); res.GetInBackOff() || res.GetRemaining().AsDuration() != 0 {
-			t.Errorf("11 s later: %v", res)
+		res, err := b.Backoff.Get(t.Context(), &queuev1.BackoffServiceGetRequest{Queue: queuetest.Q, Ids: []string{"a"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if since := res.GetTime().AsTime().Sub(res.GetEntries()[0].GetLastUpdate().AsTime()); since < 11*time.Second || since > time.Minute {
+			t.Errorf("%v passed since the last update, want 11 s and a little", since)
+		}
+		if got := res.GetExpireAfter().AsDuration(); got != 20*time.Second {
+			t.Errorf("expire after %v, want twice the maximum", got)
 		}
 	})
 }
 
-func TestB05GCDropsWhatHasExpiredInAllPartitions(t *testing.T) {
+func TestEntriesExpireByThemselvesInAllPartitions(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(1), ExpireAfter: queuetest.Seconds(3)})
 		ctx := t.Context()
 		const n = 900 // more than one turn collects
-		if _, err := b.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(n)}); err != nil {
+		if _, err := b.Backoff.Next(ctx, &queuev1.NextRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(n)}); err != nil {
 			t.Fatal(err)
 		}
 		b.Advance(2 * time.Second)
 		b.next("young", nil)
 		b.Advance(2 * time.Second)
-		res, err := b.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: queuetest.Q})
-		if err != nil || res.GetDropped() < 1 || res.GetDropped() > n {
-			t.Fatalf("GC = %v, %v", res, err)
-		}
-		got, err := b.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: queuetest.Q, Ids: append(queuetest.KeysN(n), "young")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, e := range got.GetEntries() {
-			if (e.GetBackoff().AsDuration() > 0) != (i == n) {
-				t.Fatalf("entry %d after GC: %v", i, e)
+		asked := append(queuetest.KeysN(n), "young")
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			got, err := b.Backoff.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: queuetest.Q, Ids: asked}) // each transaction drops some
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := 0
+			for _, e := range got.GetEntries()[:n] {
+				if e.GetBackoff().AsDuration() > 0 {
+					left++
+				}
+			}
+			if got.GetEntries()[n].GetBackoff().AsDuration() == 0 {
+				t.Fatal("an entry that has not expired is gone")
+			}
+			if left == 0 {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d expired entries are still known", left, n)
 			}
 		}
 	})
@@ -207,32 +184,26 @@ func TestBadBackOffCallsAreNamed(t *testing.T) {
 		b := backing(t, kind, nil)
 		ctx := t.Context()
 		at := func(y int) *timestamppb.Timestamp { return timestamppb.New(time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC)) }
-		next := func(r *queuev1.NextBackoffRequest) error { _, err := b.NextBackoff(ctx, r); return err }
-		since := func(r *queuev1.IsInBackOffSinceRequest) error { _, err := b.IsInBackOffSince(ctx, r); return err }
-		update := func(r *queuev1.IsInBackOffSinceUpdateRequest) error {
-			_, err := b.IsInBackOffSinceUpdate(ctx, r)
-			return err
-		}
+		next := func(r *queuev1.NextRequest) error { _, err := b.Backoff.Next(ctx, r); return err }
+		get := func(r *queuev1.BackoffServiceGetRequest) error { _, err := b.Backoff.Get(ctx, r); return err }
 		ids := []string{"a"}
 		for field, err := range map[string]error{
-			"ids":        next(&queuev1.NextBackoffRequest{Queue: queuetest.Q}),
-			"ids[0]":     next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{""}}),
-			"ids[1]":     next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{"a", string(make([]byte, 2000))}}),
-			"event_time": next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: &timestamppb.Timestamp{Nanos: -1}}),
-			"queue":      next(&queuev1.NextBackoffRequest{Ids: ids}),
-			"id":         since(&queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, EventTime: at(2020)}),
+			"ids":        next(&queuev1.NextRequest{Queue: queuetest.Q}),
+			"ids[0]":     next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: []string{""}}),
+			"ids[1]":     next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: []string{"a", string(make([]byte, 2000))}}),
+			"event_time": next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: ids, EventTime: &timestamppb.Timestamp{Nanos: -1}}),
+			"queue":      next(&queuev1.NextRequest{Ids: ids}),
 		} {
 			if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)[field] == "" {
 				t.Errorf("%s: %v", field, err)
 			}
 		}
 		for name, err := range map[string]error{
-			"too many":   next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(1001)}),
-			"before all": next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(1960)}),
-			"far ahead":  next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(2201)}),
-			"no event":   since(&queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, Id: "a"}),
-			"no update":  update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: "a"}),
-			"nanos":      update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: "a", EventTime: &timestamppb.Timestamp{Seconds: 1, Nanos: 2e9}}),
+			"too many":   next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(1001)}),
+			"before all": next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(1960)}),
+			"far ahead":  next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(2201)}),
+			"no id":      get(&queuev1.BackoffServiceGetRequest{Queue: queuetest.Q}),
+			"nanos":      next(&queuev1.NextRequest{Queue: queuetest.Q, Ids: ids, EventTime: &timestamppb.Timestamp{Seconds: 1, Nanos: 2e9}}),
 		} {
 			if rpc.Code(err) != codes.InvalidArgument {
 				t.Errorf("%s: %v", name, err)

@@ -387,13 +387,11 @@ func (g *Gen) op() workqueue.Op {
 
 func (g *Gen) backoff() workqueue.Op {
 	op := workqueue.Op{Key: "id-" + strconv.Itoa(g.of(12)), Kind: workqueue.OpBackoffNext}
-	switch g.IntN(6) {
+	switch g.IntN(5) {
 	case 0:
 		op.Kind = workqueue.OpBackoffGet
 	case 1:
 		op.Kind = workqueue.OpBackoffReset
-	case 2:
-		op.Kind, op.Key = workqueue.OpBackoffGC, ""
 	default:
 		op.Random = g.Float64()
 		if g.IntN(2) == 0 {

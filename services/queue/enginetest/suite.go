@@ -26,7 +26,7 @@ type Fixture struct {
 	// Orphan takes the deadline of a held key away, as lost data or an operator's
 	// hand may. Nil: it cannot be done.
 	Orphan func(t *testing.T, queue, key string)
-	// Remote says that the engine is reached through the QueueService, whose
+	// Remote says that the engine is reached through the services, whose
 	// answers leave out the store's clock, due times and what a turn moved.
 	Remote bool
 	// Operators says of a remote engine that it also carries the options, the
@@ -67,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	t.Run("items", func(t *testing.T) { items(t, fx) })
 }
 
-// exact are rules that need what the calls of the QueueService do not carry: an
+// exact are rules that need what the calls of the services do not carry: an
 // add's name, a last due time of a limited add, the random number of a jitter,
 // deadlines to the microsecond.
 var exact = map[string]bool{

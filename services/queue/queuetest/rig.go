@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -31,12 +32,22 @@ func Quiet() *telemetry.Telemetry {
 // Rig is a running service, its engine's clock and a client.
 type Rig struct {
 	queuev1.QueueServiceClient
+	queuev1.QueueAdminServiceClient
+	Backoff queuev1.BackoffServiceClient
 	Svc     *queue.Service
 	Engine  engine.Engine
 	Tel     *telemetry.Telemetry
 	Advance func(time.Duration)
 	Stop    func() error // ends Run and returns its error
 	Addr    string
+}
+
+// Calling is a rig of the clients alone, of a server elsewhere.
+func Calling(conn grpc.ClientConnInterface) *Rig {
+	return &Rig{
+		QueueServiceClient: queuev1.NewQueueServiceClient(conn), QueueAdminServiceClient: queuev1.NewQueueAdminServiceClient(conn),
+		Backoff: queuev1.NewBackoffServiceClient(conn),
+	}
 }
 
 // engines are the stores every test of the service runs on.
@@ -95,7 +106,8 @@ func Serve(t testing.TB, cfg queue.Config, e engine.Engine) *Rig {
 		t.Fatal(err)
 	}
 	var stopped atomic.Bool
-	r := &Rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn), Svc: svc, Engine: e, Tel: tel, Addr: addr}
+	r := Calling(conn)
+	r.Svc, r.Engine, r.Tel, r.Addr = svc, e, tel, addr
 	r.Stop = func() error {
 		if stopped.Swap(true) {
 			return nil

@@ -209,8 +209,6 @@ func (r *reader) reply(status byte, op *workqueue.Op, rep *workqueue.Reply, now 
 		}
 	case workqueue.OpBackoffGet, workqueue.OpBackoffNext:
 		rep.Backoff = workqueue.BackoffEntry{Delay: r.num(), Updated: r.num()}
-	case workqueue.OpBackoffGC:
-		rep.Count = int(r.num())
 	case workqueue.OpReserve:
 		if rep.Count = int(r.num()); rep.Count > 0 {
 			for range min(int(r.num()), len(r.b)) {

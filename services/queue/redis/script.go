@@ -177,7 +177,7 @@ var general = [...]int{
 	workqueue.OpSave: 15, workqueue.OpExpect: 16, workqueue.OpObserve: 17, workqueue.OpUnexpect: 18, workqueue.OpInspect: 19,
 	workqueue.OpClose: 20, workqueue.OpOpen: 21, workqueue.OpPause: 22, workqueue.OpResume: 23,
 	workqueue.OpRetryNow: 24, workqueue.OpRevoke: 25, workqueue.OpDelete: 26,
-	workqueue.OpBackoffGet: 27, workqueue.OpBackoffNext: 28, workqueue.OpBackoffReset: 29, workqueue.OpBackoffGC: 30,
+	workqueue.OpBackoffGet: 27, workqueue.OpBackoffNext: 28, workqueue.OpBackoffReset: 29,
 	workqueue.OpReserve: 31, workqueue.OpAdmit: 32, workqueue.OpAudit: 33,
 }
 

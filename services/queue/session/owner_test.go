@@ -119,9 +119,9 @@ func TestALeaseIsItsCallers(t *testing.T) {
 			as   context.Context
 			want bool
 		}{"a": {a, false}, "b": {b, true}} {
-			down, err := r.ShuttingDown(c.as, &queuev1.ShuttingDownRequest{SessionId: "w"})
-			if err != nil || down.GetShuttingDown() != c.want {
-				t.Errorf("the session of %s shuts down: %v %v, want %t", who, down.GetShuttingDown(), err, c.want)
+			added, err := r.Add(c.as, &queuev1.AddRequest{Queue: queuetest.Q, SessionId: "w", Items: []*queuev1.AddItem{{Key: "other"}}})
+			if err != nil || (added.GetResults()[0].GetStatus() == queuev1.AddStatus_ADD_STATUS_SHUT_DOWN) != c.want {
+				t.Errorf("an add of the session of %s: %v %v, want it shut down %t", who, added, err, c.want)
 			}
 		}
 		if ext, err := r.Extend(a, &queuev1.ExtendRequest{SessionId: "w"}); err != nil || ext.GetExtended() != 1 {

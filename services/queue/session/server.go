@@ -45,16 +45,6 @@ func (s *Server) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithD
 	return &queuev1.ShutDownWithDrainResponse{Remaining: int64(left)}, nil
 }
 
-// ShuttingDown implements the QueueService.
-func (s *Server) ShuttingDown(ctx context.Context, r *queuev1.ShuttingDownRequest) (*queuev1.ShuttingDownResponse, error) {
-	c := &wire.Checks{}
-	c.Session("session_id", r.GetSessionId(), true)
-	if err := c.Err(); err != nil {
-		return nil, err
-	}
-	return &queuev1.ShuttingDownResponse{ShuttingDown: s.Sessions.Find(wire.SessionID(ctx, r.GetSessionId())).ShutDown()}, nil
-}
-
 // Settle implements the QueueService.
 func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1.SettleResponse, error) {
 	c := &wire.Checks{}

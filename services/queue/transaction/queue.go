@@ -117,7 +117,7 @@ func (l *Queue) Do(ctx context.Context, ops ...workqueue.Op) (*Call, error) {
 // keyless says that an operation concerns every partition.
 func keyless(k workqueue.OpKind) bool {
 	switch k {
-	case workqueue.OpClose, workqueue.OpOpen, workqueue.OpPause, workqueue.OpResume, workqueue.OpBackoffGC:
+	case workqueue.OpClose, workqueue.OpOpen, workqueue.OpPause, workqueue.OpResume:
 		return true
 	}
 	return false
@@ -192,9 +192,7 @@ func (l *Queue) Submit(c *Call) {
 			} else {
 				some = true
 				for n, i := range sh.at {
-					collected := c.Replies[i].Count
 					c.Replies[i] = part.Replies[n]
-					c.Replies[i].Count += collected
 				}
 			}
 			c.Now = max(c.Now, part.Now)

@@ -33,15 +33,22 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
+// Services are the services of one queue server.
+var Services = []*grpc.ServiceDesc{&queuev1.QueueService_ServiceDesc, &queuev1.QueueAdminService_ServiceDesc, &queuev1.BackoffService_ServiceDesc}
+
 // RequestBytes bounds the requests of the unary methods that carry at most a list of keys, by
 // full name.
 func RequestBytes() map[string]int {
 	bounds := map[string]int{}
-	for _, m := range queuev1.QueueService_ServiceDesc.Methods {
-		switch m.MethodName {
-		case "Add", "AddAfter", "AddRateLimited", "Settle", "Extend", "SaveState", "Expect", "Observe":
-		default:
-			bounds["/"+queuev1.QueueService_ServiceDesc.ServiceName+"/"+m.MethodName] = 2 << 20
+	for _, s := range Services {
+		for _, m := range s.Methods {
+			switch method := "/" + s.ServiceName + "/" + m.MethodName; method {
+			case queuev1.QueueService_Add_FullMethodName, queuev1.QueueService_AddAfter_FullMethodName, queuev1.QueueService_AddRateLimited_FullMethodName,
+				queuev1.QueueService_Settle_FullMethodName, queuev1.QueueService_Extend_FullMethodName, queuev1.QueueService_SaveState_FullMethodName,
+				queuev1.QueueService_Expect_FullMethodName, queuev1.QueueService_Observe_FullMethodName:
+			default:
+				bounds[method] = 2 << 20
+			}
 		}
 	}
 	return bounds

@@ -44,10 +44,8 @@ func (c *Checks) Settlement(at string, st *queuev1.Settlement) workqueue.Op {
 var lastEvent = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Event reads a time in microseconds since 1970; zero when it is left out.
-func (c *Checks) Event(field string, t *timestamppb.Timestamp, required bool) int64 {
+func (c *Checks) Event(field string, t *timestamppb.Timestamp) int64 {
 	switch {
-	case t == nil && required:
-		c.Add(field, "missing")
 	case t == nil:
 	case t.CheckValid() != nil:
 		c.Add(field, "not a time")

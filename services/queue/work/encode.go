@@ -19,7 +19,7 @@ const (
 	fieldSettledID    = 1
 	fieldSettledRows  = 2
 	fieldSettledState = 3
-	fieldSettledMore  = 10
+	fieldSettledMore  = 4
 )
 
 // appendLease writes a compact lease as an element of Assign.leases.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,13 +24,18 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// service is one that commands call.
-type service struct{ name, flag, grpc string }
+// service is one that commands call, and what it is in gRPC: the first of several tells its health.
+type service struct {
+	name, flag string
+	grpc       []string
+}
 
 var services = []service{
-	{"index service", "--index-url", indexv1.IndexService_ServiceDesc.ServiceName},
-	{"queue service", "--queue-url", queuev1.QueueService_ServiceDesc.ServiceName},
-	{"reflector service", "--reflector-url", reflectorv1.ReflectorService_ServiceDesc.ServiceName},
+	{"index service", "--index-url", []string{indexv1.IndexService_ServiceDesc.ServiceName}},
+	{"queue service", "--queue-url", []string{
+		queuev1.QueueService_ServiceDesc.ServiceName, queuev1.QueueAdminService_ServiceDesc.ServiceName, queuev1.BackoffService_ServiceDesc.ServiceName,
+	}},
+	{"reflector service", "--reflector-url", []string{reflectorv1.ReflectorService_ServiceDesc.ServiceName}},
 }
 
 // CalledConn is a connection whose failures say which service was expected where, and what answers there.
@@ -84,7 +90,7 @@ func (c *CalledConn) explain(ctx context.Context, method string, err error) erro
 	}
 	wanted, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	for _, s := range services {
-		if s.grpc == wanted {
+		if slices.Contains(s.grpc, wanted) {
 			return s.misplaced(c, err)
 		}
 	}
@@ -147,7 +153,7 @@ func healthAt(target string, overTLS bool, end time.Time) string {
 	client := grpc_health_v1.NewHealthClient(conn)
 	found := ""
 	for _, s := range services {
-		_, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: s.grpc})
+		_, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: s.grpc[0]})
 		switch rpc.Code(err) {
 		case codes.OK:
 			return "the " + s.name

@@ -147,7 +147,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 		return nil, err
 	}
 	defer queueConn.Close()
-	index, queues := client.NewIndex(indexConn), queuev1.NewQueueServiceClient(queueConn)
+	index, queues := client.NewIndex(indexConn), queuev1.NewQueueAdminServiceClient(queueConn)
 	collection := func(group, resource string) string {
 		return delta.Collection{Cluster: q.Cluster, Group: group, Version: "v1", Resource: resource}.String()
 	}
@@ -163,9 +163,9 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 		Name: name, Created: n.Metadata.CreationTimestamp, Conditions: show.OrEmpty(n.Status.Conditions), Taints: show.OrEmpty(n.Spec.Taints), Evictions: []EvictionAnswer{},
 		Heartbeat: heartbeatAnswer{Status: n.Condition(nodelifecycle.Ready).LastHeartbeatTime},
 	}
-	lease, found, _, err := index.Find(ctx, collection("coordination.k8s.io", "leases"), "kube-node-lease/"+name, client.ReadOptions{})
+	lease, _, err := index.Find(ctx, collection("coordination.k8s.io", "leases"), "kube-node-lease/"+name, client.ReadOptions{})
 	switch {
-	case err == nil && found:
+	case err == nil && lease != nil:
 		a.Heartbeat.Lease = gjson.GetBytes(lease.Payload, "spec.renewTime").String()
 	case err != nil && !errors.Is(err, client.ErrCollectionNotFound): // leases need not be mirrored
 		return nil, err
@@ -185,7 +185,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 }
 
 // inspect is a key of a queue; nil when there is no such queue.
-func inspect(ctx context.Context, queues queuev1.QueueServiceClient, queue, key string) (*queuev1.Item, error) {
+func inspect(ctx context.Context, queues queuev1.QueueAdminServiceClient, queue, key string) (*queuev1.Item, error) {
 	answer, err := queues.Inspect(ctx, &queuev1.InspectRequest{Queue: queue, Key: key})
 	if isReason(err, "QUEUE_NOT_FOUND") {
 		return nil, nil
@@ -195,18 +195,18 @@ func inspect(ctx context.Context, queues queuev1.QueueServiceClient, queue, key 
 
 // silence takes from the queue since when the controller has heard nothing, and
 // from the index until when anything would be known.
-func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues queuev1.QueueServiceClient, a *NodeAnswer) error {
+func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues queuev1.QueueAdminServiceClient, a *NodeAnswer) error {
 	served, err := index.Collections(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range served {
-		if c.GetLiveAt() == nil {
+		live := c.LiveAt
+		if live.IsZero() {
 			continue
 		}
-		live := c.GetLiveAt().AsTime()
-		watched := c.GetResource() == "nodes" && c.GetGroup() == "" || c.GetResource() == "leases" && c.GetGroup() == "coordination.k8s.io"
-		if c.GetCluster() == q.Cluster && watched && (a.KnownAt.IsZero() || live.Before(a.KnownAt)) {
+		watched := c.Resource == "nodes" && c.Group == "" || c.Resource == "leases" && c.Group == "coordination.k8s.io"
+		if c.Cluster == q.Cluster && watched && (a.KnownAt.IsZero() || live.Before(a.KnownAt)) {
 			a.KnownAt = live
 		}
 	}
@@ -223,7 +223,7 @@ func (q *NodeQuestion) silence(ctx context.Context, index *client.Index, queues 
 }
 
 // zone counts the nodes of the index and reads the rate that is in force.
-func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues queuev1.QueueServiceClient, a *NodeAnswer, nodes string, zone nodelifecycle.Zone) error {
+func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues queuev1.QueueAdminServiceClient, a *NodeAnswer, nodes string, zone nodelifecycle.Zone) error {
 	objs, _, err := index.List(ctx, nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
 	}})
@@ -264,7 +264,7 @@ func (q *NodeQuestion) zone(ctx context.Context, index *client.Index, queues que
 
 // evictions are the pods whose stay ends, by their tolerations, and what the queue
 // has planned for each.
-func (q *NodeQuestion) evictions(ctx context.Context, queues queuev1.QueueServiceClient, a *NodeAnswer, pods []client.Object) error {
+func (q *NodeQuestion) evictions(ctx context.Context, queues queuev1.QueueAdminServiceClient, a *NodeAnswer, pods []client.Object) error {
 	if len(taint.Evicting(a.Taints)) == 0 {
 		return nil
 	}

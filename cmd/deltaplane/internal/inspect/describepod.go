@@ -142,7 +142,7 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*PodAnswer, error) {
 		return nil, err
 	}
 	a := describePod(p)
-	item, err := inspect(ctx, queuev1.NewQueueServiceClient(queueConn), q.cluster+"/tainteviction", key)
+	item, err := inspect(ctx, queuev1.NewQueueAdminServiceClient(queueConn), q.cluster+"/tainteviction", key)
 	if err != nil {
 		return nil, err
 	}

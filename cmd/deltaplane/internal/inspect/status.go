@@ -113,7 +113,7 @@ func readFlow(ctx context.Context, d *cli.DialFlags) (*flow, error) {
 		f.collections, f.indexError = indexv1.NewIndexServiceClient(conns[1]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
 	})
 	wg.Go(func() {
-		f.queues, f.queueError = queuev1.NewQueueServiceClient(conns[2]).ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
+		f.queues, f.queueError = queuev1.NewQueueAdminServiceClient(conns[2]).ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
 	})
 	wg.Wait()
 	return &f, nil

@@ -19,13 +19,13 @@ import (
 const completeTimeout = time.Second
 
 // completing calls ask with a client of the queue service; without one that answers nothing is offered.
-func completing(cmd *cobra.Command, ask func(context.Context, queuev1.QueueServiceClient) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func completing(cmd *cobra.Command, ask func(context.Context, services) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if conn, err := dialAsFlagged(cmd); err == nil {
 		defer conn.Close()
 		ctx, cancel := cli.ContextWithTimeout(cmd, completeTimeout)
 		defer cancel()
-		names, _ = ask(ctx, queuev1.NewQueueServiceClient(conn))
+		names, _ = ask(ctx, servicesOf(conn))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
@@ -57,7 +57,7 @@ func completeQueues(cmd *cobra.Command, done []string, prefix string) ([]string,
 	if len(done) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return completing(cmd, func(ctx context.Context, client queuev1.QueueServiceClient) ([]string, error) {
+	return completing(cmd, func(ctx context.Context, client services) ([]string, error) {
 		answer, err := client.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: prefix})
 		var names []string
 		for _, q := range answer.GetQueues() {
@@ -73,7 +73,7 @@ func completeKeys(states ...queuev1.State) cobra.CompletionFunc {
 		if len(done) == 0 {
 			return completeQueues(cmd, done, prefix)
 		}
-		return completing(cmd, func(ctx context.Context, client queuev1.QueueServiceClient) ([]string, error) {
+		return completing(cmd, func(ctx context.Context, client services) ([]string, error) {
 			var keys []string
 			for _, state := range states {
 				answer, err := client.ListItems(ctx, &queuev1.ListItemsRequest{Queue: done[0], State: state, PageSize: keysPerCall})

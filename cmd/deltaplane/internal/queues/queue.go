@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
@@ -50,13 +51,24 @@ out; "drain" waits until one is worked off; "remove" deletes one with everything
 	return cmd
 }
 
+// services are the clients of a queue server's services.
+type services struct {
+	queuev1.QueueServiceClient
+	queuev1.QueueAdminServiceClient
+	backoff queuev1.BackoffServiceClient
+}
+
+func servicesOf(conn grpc.ClientConnInterface) services {
+	return services{queuev1.NewQueueServiceClient(conn), queuev1.NewQueueAdminServiceClient(conn), queuev1.NewBackoffServiceClient(conn)}
+}
+
 // queueCommand gives a command its connection flags and calls do with a client.
-func queueCommand(cmd *cobra.Command, do func(*cobra.Command, queuev1.QueueServiceClient, []string) error) *cobra.Command {
+func queueCommand(cmd *cobra.Command, do func(*cobra.Command, services, []string) error) *cobra.Command {
 	return longQueueCommand(cmd, new(time.Duration), do)
 }
 
 // longQueueCommand is queueCommand for what may take some time longer.
-func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.Command, queuev1.QueueServiceClient, []string) error) *cobra.Command {
+func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.Command, services, []string) error) *cobra.Command {
 	var d cli.DialFlags
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
 		for _, name := range a {
@@ -72,7 +84,7 @@ func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.
 		ctx, cancel := cli.ContextWithTimeout(cmd, d.Timeout+*longer)
 		defer cancel()
 		cmd.SetContext(ctx)
-		client := queuev1.NewQueueServiceClient(conn)
+		client := servicesOf(conn)
 		return do(cmd, client, a)
 	}
 	d.Register(cmd.Flags())
@@ -89,7 +101,7 @@ func newQueueLs() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List queues with what they hold",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, func(cmd *cobra.Command, client services, a []string) error {
 		answer, err := client.ListQueues(cmd.Context(), &queuev1.ListQueuesRequest{Prefix: strings.Join(a, ""), Partial: true})
 		if err != nil {
 			return err
@@ -129,7 +141,7 @@ since it was started; with several servers each knows its own part.`,
   deltaplane queue inspect dev/job default/hello -o json`,
 		Args:              cli.Args(cobra.ExactArgs(2)),
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, func(cmd *cobra.Command, client services, a []string) error {
 		answer, err := client.Inspect(cmd.Context(), &queuev1.InspectRequest{Queue: a[0], Key: a[1]})
 		if err != nil {
 			return err
@@ -212,7 +224,7 @@ func newQueueAdd() *cobra.Command {
 		Example: `  deltaplane queue add dev/job default/hello
   deltaplane queue add dev/job default/hello --after 30s`,
 		Args: cli.Args(cobra.MinimumNArgs(2)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, func(cmd *cobra.Command, client services, a []string) error {
 		if rateLimited && cmd.Flags().Changed("after") {
 			return &cli.UsageError{Err: errors.New("--after and --rate-limited exclude each other")}
 		}
@@ -240,7 +252,7 @@ func newQueueAdd() *cobra.Command {
 }
 
 func addItems(
-	cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, items []*queuev1.AddItem, after time.Duration, rateLimited bool,
+	cmd *cobra.Command, client services, queue string, items []*queuev1.AddItem, after time.Duration, rateLimited bool,
 ) ([]*queuev1.AddResult, error) {
 	switch {
 	case rateLimited:
@@ -292,7 +304,7 @@ delete" forgets them.`,
 func itemsCommand(cmd *cobra.Command, state func() (queuev1.State, error)) *cobra.Command {
 	var output, token string
 	var limit int
-	cmd = queueCommand(cmd, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	cmd = queueCommand(cmd, func(cmd *cobra.Command, client services, a []string) error {
 		wanted, err := state()
 		if err != nil {
 			return err

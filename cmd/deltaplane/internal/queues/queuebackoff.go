@@ -25,7 +25,7 @@ func newQueueBackoff() *cobra.Command {
 (client-go's flowcontrol.Backoff). Ids are apart from the queue's keys; how delays grow is
 set by "queue configure --backoff-initial" and its like.`,
 	}
-	cmd.AddCommand(newBackoffGet(), newBackoffNext(), newBackoffReset(), newBackoffDelete(), newBackoffGC())
+	cmd.AddCommand(newBackoffGet(), newBackoffNext(), newBackoffReset())
 	cli.Group(cmd)
 	return cmd
 }
@@ -37,8 +37,8 @@ func newBackoffGet() *cobra.Command {
 		Short:   "Show the delays of ids",
 		Example: `  deltaplane queue backoff get dev/kubelet pod-uid/container`,
 		Args:    cli.Args(cobra.MinimumNArgs(2)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		answer, err := client.GetBackoff(cmd.Context(), &queuev1.GetBackoffRequest{Queue: a[0], Ids: a[1:]})
+	}, func(cmd *cobra.Command, client services, a []string) error {
+		answer, err := client.backoff.Get(cmd.Context(), &queuev1.BackoffServiceGetRequest{Queue: a[0], Ids: a[1:]})
 		if err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func newBackoffNext() *cobra.Command {
 event lies longer after the last move than an entry lives, it starts over.`,
 		Example: `  deltaplane queue backoff next dev/kubelet pod-uid/container --event-time 2026-01-02T15:04:05Z`,
 		Args:    cli.Args(cobra.MinimumNArgs(2)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		req := &queuev1.NextBackoffRequest{Queue: a[0], Ids: a[1:]}
+	}, func(cmd *cobra.Command, client services, a []string) error {
+		req := &queuev1.NextRequest{Queue: a[0], Ids: a[1:]}
 		if event != "" {
 			at, err := time.Parse(time.RFC3339, event)
 			if err != nil {
@@ -85,7 +85,7 @@ event lies longer after the last move than an entry lives, it starts over.`,
 			}
 			req.EventTime = timestamppb.New(at)
 		}
-		answer, err := client.NextBackoff(cmd.Context(), req)
+		answer, err := client.backoff.Next(cmd.Context(), req)
 		if err != nil {
 			return err
 		}
@@ -111,37 +111,11 @@ func printEntries(out io.Writer, entries []*queuev1.BackoffEntry) error {
 func newBackoffReset() *cobra.Command {
 	return queueCommand(&cobra.Command{
 		Use:   "reset QUEUE ID...",
-		Short: "Have ids start over",
+		Short: "Forget ids: their next delay is the first one",
 		Args:  cli.Args(cobra.MinimumNArgs(2)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		_, err := client.ResetBackoff(cmd.Context(), &queuev1.ResetBackoffRequest{Queue: a[0], Ids: a[1:]})
+	}, func(cmd *cobra.Command, client services, a []string) error {
+		_, err := client.backoff.Reset(cmd.Context(), &queuev1.ResetRequest{Queue: a[0], Ids: a[1:]})
 		return printEach(cmd.OutOrStdout(), err, a[1:], "reset")
-	})
-}
-
-func newBackoffDelete() *cobra.Command {
-	return queueCommand(&cobra.Command{
-		Use:   "delete QUEUE ID...",
-		Short: "Forget ids",
-		Args:  cli.Args(cobra.MinimumNArgs(2)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		_, err := client.DeleteBackoffEntry(cmd.Context(), &queuev1.DeleteBackoffEntryRequest{Queue: a[0], Ids: a[1:]})
-		return printEach(cmd.OutOrStdout(), err, a[1:], "deleted")
-	})
-}
-
-func newBackoffGC() *cobra.Command {
-	return queueCommand(&cobra.Command{
-		Use:   "gc QUEUE",
-		Short: "Forget every id that has expired",
-		Args:  cli.Args(cobra.ExactArgs(1)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		answer, err := client.GCBackoff(cmd.Context(), &queuev1.GCBackoffRequest{Queue: a[0]})
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), answer.GetDropped(), "entries dropped")
-		return err
 	})
 }
 

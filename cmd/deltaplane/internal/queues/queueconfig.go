@@ -133,7 +133,7 @@ The default is client-go's: exponential:5ms,1000s+bucket:10,100`,
   deltaplane queue configure dev/mine --dispatch-limiter 50,10 --durability fsync
   deltaplane queue configure dev/mine -o yaml > mine.yaml && deltaplane queue configure dev/mine -f mine.yaml`,
 		Args: cli.Args(cobra.ExactArgs(1)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, func(cmd *cobra.Command, client services, a []string) error {
 		if output != "table" && output != "json" && output != "yaml" {
 			return &cli.UsageError{Err: fmt.Errorf("--output %q: want table, json or yaml", output)}
 		}
@@ -157,7 +157,7 @@ The default is client-go's: exponential:5ms,1000s+bucket:10,100`,
 }
 
 // base is the configuration that flags change: the file's, the present one, or none.
-func (s *queueSettings) base(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) (*queuev1.QueueConfig, error) {
+func (s *queueSettings) base(cmd *cobra.Command, client services, queue string) (*queuev1.QueueConfig, error) {
 	if s.file != "" {
 		config, err := readQueueConfig(cmd.InOrStdin(), s.file)
 		if err != nil {

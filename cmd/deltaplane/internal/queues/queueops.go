@@ -37,10 +37,10 @@ func (e *heldError) GRPCStatus() *status.Status {
 }
 
 // keysCommand does something with the keys named, or with all in a state, and says what became of each.
-func keysCommand(cmd *cobra.Command, states string, call func(*cobra.Command, queuev1.QueueServiceClient, string, []string) ([]*queuev1.ItemResult, error)) *cobra.Command {
+func keysCommand(cmd *cobra.Command, states string, call func(*cobra.Command, services, string, []string) ([]*queuev1.ItemResult, error)) *cobra.Command {
 	var state, output string
 	cmd.Args = cli.Args(cobra.MinimumNArgs(1))
-	cmd = queueCommand(cmd, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	cmd = queueCommand(cmd, func(cmd *cobra.Command, client services, a []string) error {
 		queue, keys := a[0], a[1:]
 		if (len(keys) == 0) == (state == "") {
 			return &cli.UsageError{Err: errors.New("name keys, or a --state, and not both")}
@@ -92,7 +92,7 @@ func keysCommand(cmd *cobra.Command, states string, call func(*cobra.Command, qu
 }
 
 // unknownKeys is an error that names those of which the queue knows nothing.
-func unknownKeys(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) error {
+func unknownKeys(cmd *cobra.Command, client services, queue string, keys []string) error {
 	var unknown []string
 	for _, key := range keys {
 		answer, err := client.Inspect(cmd.Context(), &queuev1.InspectRequest{Queue: queue, Key: key})
@@ -120,7 +120,7 @@ func nothingKnown(answer *queuev1.InspectResponse) bool {
 }
 
 // keysIn reads the keys in a state.
-func keysIn(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, state queuev1.State) ([]string, error) {
+func keysIn(cmd *cobra.Command, client services, queue string, state queuev1.State) ([]string, error) {
 	var keys []string
 	for token := ""; ; {
 		answer, err := client.ListItems(cmd.Context(), &queuev1.ListItemsRequest{Queue: queue, State: state, PageSize: keysPerCall, PageToken: token})
@@ -157,7 +157,7 @@ held, and have no delay pending, are left as they are.`,
 		Example: `  deltaplane queue retry dev/job default/hello
   deltaplane queue retry dev/job --state dead`,
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_DELAYED, queuev1.State_STATE_DEAD),
-	}, "delayed, dead", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) ([]*queuev1.ItemResult, error) {
+	}, "delayed, dead", func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.RetryNow(cmd.Context(), &queuev1.RetryNowRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
 	})
@@ -173,7 +173,7 @@ and their retries are not counted. For a worker that hangs but still extends its
 "queue configure --max-processing" bounds that permanently.`,
 		Example:           `  deltaplane queue release dev/job default/hello`,
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY),
-	}, "processing, dirty", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) ([]*queuev1.ItemResult, error) {
+	}, "processing, dirty", func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.ReleaseItems(cmd.Context(), &queuev1.ReleaseItemsRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
 	})
@@ -188,7 +188,7 @@ state and expectations. A key that is held is left alone, and the exit code is 5
 controller that finds the key's object again adds it again.`,
 		Example:           `  deltaplane queue delete dev/job --state dead`,
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_DEAD, queuev1.State_STATE_DELAYED),
-	}, strings.Join(stateNames(), ", "), func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) ([]*queuev1.ItemResult, error) {
+	}, strings.Join(stateNames(), ", "), func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.DeleteItems(cmd.Context(), &queuev1.DeleteItemsRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
 	})
@@ -203,7 +203,7 @@ delay that is pending already stays; "queue retry" ends it.`,
 		Example:           `  deltaplane queue forget dev/job default/hello`,
 		Args:              cli.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, func(cmd *cobra.Command, client services, a []string) error {
 		unknown := unknownKeys(cmd, client, a[0], a[1:])
 		for rest := a[1:]; len(rest) > 0; {
 			n := min(len(rest), keysPerCall)
@@ -220,9 +220,9 @@ delay that is pending already stays; "queue retry" ends it.`,
 }
 
 // gateCommand changes a queue by one call.
-func gateCommand(cmd *cobra.Command, done string, call func(*cobra.Command, queuev1.QueueServiceClient, string) error) *cobra.Command {
+func gateCommand(cmd *cobra.Command, done string, call func(*cobra.Command, services, string) error) *cobra.Command {
 	cmd.Args = cli.Args(cobra.ExactArgs(1))
-	return queueCommand(cmd, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	return queueCommand(cmd, func(cmd *cobra.Command, client services, a []string) error {
 		if err := call(cmd, client, a[0]); err != nil {
 			return err
 		}
@@ -237,7 +237,7 @@ func newQueuePause() *cobra.Command {
 		Short: "Hand out no more keys",
 		Long: `Hand out no more keys until "queue resume". Keys are still added, wait for their time, and
 what workers hold they finish.`,
-	}, "paused", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+	}, "paused", func(cmd *cobra.Command, client services, queue string) error {
 		_, err := client.PauseQueue(cmd.Context(), &queuev1.PauseQueueRequest{Queue: queue})
 		return err
 	})
@@ -247,7 +247,7 @@ func newQueueResume() *cobra.Command {
 	return gateCommand(&cobra.Command{
 		Use:   "resume QUEUE",
 		Short: "Hand out keys again",
-	}, "resumed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+	}, "resumed", func(cmd *cobra.Command, client services, queue string) error {
 		_, err := client.ResumeQueue(cmd.Context(), &queuev1.ResumeQueueRequest{Queue: queue})
 		return err
 	})
@@ -259,7 +259,7 @@ func newQueueClose() *cobra.Command {
 		Short: "Take no more keys",
 		Long: `Take no more keys until "queue open": every add fails with QUEUE_CLOSED, and a trigger keeps
 its records and adds them later. What the queue holds is worked off.`,
-	}, "closed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+	}, "closed", func(cmd *cobra.Command, client services, queue string) error {
 		_, err := client.CloseQueue(cmd.Context(), &queuev1.CloseQueueRequest{Queue: queue})
 		return err
 	})
@@ -269,7 +269,7 @@ func newQueueOpen() *cobra.Command {
 	return gateCommand(&cobra.Command{
 		Use:   "open QUEUE",
 		Short: "Take keys again",
-	}, "open", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+	}, "open", func(cmd *cobra.Command, client services, queue string) error {
 		_, err := client.OpenQueue(cmd.Context(), &queuev1.OpenQueueRequest{Queue: queue})
 		return err
 	})
@@ -284,7 +284,7 @@ func newQueueRemove() *cobra.Command {
 and triggers on it get QUEUE_NOT_FOUND. While keys are leased it is refused. A queue that a
 server is configured with is made again when it is next used. With --queue-expire-after servers
 delete empty queues that nobody uses by themselves.`,
-	}, "removed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+	}, "removed", func(cmd *cobra.Command, client services, queue string) error {
 		_, err := client.DeleteQueue(cmd.Context(), &queuev1.DeleteQueueRequest{Queue: queue, Force: force})
 		return err
 	})
@@ -306,7 +306,7 @@ The exit code is 4 when the time was over first.`,
 		Example: `  deltaplane queue drain dev/mine --close --wait 10m
   deltaplane queue drain dev/job --due-within -1s   # for every delayed key`,
 		Args: cli.Args(cobra.ExactArgs(1)),
-	}, &wait, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+	}, &wait, func(cmd *cobra.Command, client services, a []string) error {
 		req := &queuev1.DrainQueueRequest{Queue: a[0], Close: closing, Timeout: durationpb.New(wait)}
 		if dueWithin >= 0 {
 			req.DueWithin = durationpb.New(dueWithin)
@@ -379,7 +379,7 @@ func printDrain(out io.Writer, queue string, r *queuev1.DrainQueueResponse, keys
 }
 
 // awaited names the first keys of each state that a drain waits for; none when they cannot be read.
-func awaited(ctx context.Context, client queuev1.QueueServiceClient, queue string, dueWithin time.Duration) []string {
+func awaited(ctx context.Context, client services, queue string, dueWithin time.Duration) []string {
 	const most = 5
 	var keys []string
 	for _, state := range []queuev1.State{queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY, queuev1.State_STATE_READY, queuev1.State_STATE_DELAYED} {

@@ -143,7 +143,7 @@ func (u *upFlags) missing(ctx context.Context) []string {
 	var missing []string
 	if !slices.Contains(u.skip, "queue") {
 		if conn, err := rpc.Dial(u.queue.config.RPC.Listen, rpc.DialConfig{}); err == nil {
-			if _, err := queuev1.NewQueueServiceClient(conn).ListQueues(ctx, &queuev1.ListQueuesRequest{}); unreachable(err) {
+			if _, err := queuev1.NewQueueAdminServiceClient(conn).ListQueues(ctx, &queuev1.ListQueuesRequest{}); unreachable(err) {
 				missing = append(missing, "queue service")
 			}
 			_ = conn.Close()
@@ -184,11 +184,11 @@ func (u *upFlags) missing(ctx context.Context) []string {
 // missingNodes are those that have not registered yet.
 func (u *upFlags) missingNodes(ctx context.Context, index *grpc.ClientConn) []string {
 	nodes := delta.Collection{Cluster: u.nodes.config.Cluster, Version: "v1", Resource: "nodes"}.String()
-	_, missing, _, err := indexclient.NewIndex(index).BatchGet(ctx, nodes, u.nodes.names(), indexclient.ReadOptions{View: indexclient.ViewKeys})
+	got, err := indexclient.NewIndex(index).BatchGet(ctx, nodes, u.nodes.names(), indexclient.ReadOptions{View: indexclient.ViewKeys})
 	if err != nil {
 		return nil
 	}
-	return missing
+	return got.Missing
 }
 
 // unreachable reports that a server does not answer, as against refusing an anonymous caller, which shows that it is up.

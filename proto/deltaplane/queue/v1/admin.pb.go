@@ -7,6 +7,7 @@
 package queuev1
 
 import (
+	v1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -23,120 +24,73 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Durability is when an answer may be given.
-type Durability int32
+// State is where a key stands.
+type State int32
 
 const (
-	// The same as DURABILITY_MEMORY.
-	Durability_DURABILITY_UNSPECIFIED Durability = 0
-	// When the store has it: a crash of the store's machine may lose it, and a crash of its process what the store's own
-	// settings say.
-	Durability_DURABILITY_MEMORY Durability = 1
-	// When it is on the store's disk.
-	Durability_DURABILITY_FSYNC Durability = 2
-	// When `replicas` replicas of the store have it. A failover may promote another one: nothing is lost for certain only when
-	// `replicas` is all of them.
-	Durability_DURABILITY_REPLICATED Durability = 3
+	// Any state, in a request.
+	State_STATE_UNSPECIFIED State = 0
+	// Not waiting and not held; a barrier, state or expectations may still be kept.
+	State_STATE_IDLE State = 1
+	// Ready and not held.
+	State_STATE_READY State = 2
+	// Waiting for its due time only.
+	State_STATE_DELAYED State = 3
+	// Held.
+	State_STATE_PROCESSING State = 4
+	// Held and added again meanwhile.
+	State_STATE_DIRTY State = 5
+	// Kept aside.
+	State_STATE_DEAD State = 6
 )
 
-// Enum value maps for Durability.
+// Enum value maps for State.
 var (
-	Durability_name = map[int32]string{
-		0: "DURABILITY_UNSPECIFIED",
-		1: "DURABILITY_MEMORY",
-		2: "DURABILITY_FSYNC",
-		3: "DURABILITY_REPLICATED",
+	State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_IDLE",
+		2: "STATE_READY",
+		3: "STATE_DELAYED",
+		4: "STATE_PROCESSING",
+		5: "STATE_DIRTY",
+		6: "STATE_DEAD",
 	}
-	Durability_value = map[string]int32{
-		"DURABILITY_UNSPECIFIED": 0,
-		"DURABILITY_MEMORY":      1,
-		"DURABILITY_FSYNC":       2,
-		"DURABILITY_REPLICATED":  3,
+	State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_IDLE":        1,
+		"STATE_READY":       2,
+		"STATE_DELAYED":     3,
+		"STATE_PROCESSING":  4,
+		"STATE_DIRTY":       5,
+		"STATE_DEAD":        6,
 	}
 )
 
-func (x Durability) Enum() *Durability {
-	p := new(Durability)
+func (x State) Enum() *State {
+	p := new(State)
 	*p = x
 	return p
 }
 
-func (x Durability) String() string {
+func (x State) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Durability) Descriptor() protoreflect.EnumDescriptor {
+func (State) Descriptor() protoreflect.EnumDescriptor {
 	return file_deltaplane_queue_v1_admin_proto_enumTypes[0].Descriptor()
 }
 
-func (Durability) Type() protoreflect.EnumType {
+func (State) Type() protoreflect.EnumType {
 	return &file_deltaplane_queue_v1_admin_proto_enumTypes[0]
 }
 
-func (x Durability) Number() protoreflect.EnumNumber {
+func (x State) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Durability.Descriptor instead.
-func (Durability) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use State.Descriptor instead.
+func (State) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{0}
-}
-
-// ItemStatus says what an operator's call did to a key.
-type ItemStatus int32
-
-const (
-	// Not known.
-	ItemStatus_ITEM_STATUS_UNSPECIFIED ItemStatus = 0
-	// Done as asked.
-	ItemStatus_ITEM_STATUS_DONE ItemStatus = 1
-	// Nothing is known of the key, or it is not in a state where there is anything to do; nothing changed.
-	ItemStatus_ITEM_STATUS_UNCHANGED ItemStatus = 2
-	// The key is held; nothing changed.
-	ItemStatus_ITEM_STATUS_HELD ItemStatus = 3
-)
-
-// Enum value maps for ItemStatus.
-var (
-	ItemStatus_name = map[int32]string{
-		0: "ITEM_STATUS_UNSPECIFIED",
-		1: "ITEM_STATUS_DONE",
-		2: "ITEM_STATUS_UNCHANGED",
-		3: "ITEM_STATUS_HELD",
-	}
-	ItemStatus_value = map[string]int32{
-		"ITEM_STATUS_UNSPECIFIED": 0,
-		"ITEM_STATUS_DONE":        1,
-		"ITEM_STATUS_UNCHANGED":   2,
-		"ITEM_STATUS_HELD":        3,
-	}
-)
-
-func (x ItemStatus) Enum() *ItemStatus {
-	p := new(ItemStatus)
-	*p = x
-	return p
-}
-
-func (x ItemStatus) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (ItemStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_admin_proto_enumTypes[1].Descriptor()
-}
-
-func (ItemStatus) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_admin_proto_enumTypes[1]
-}
-
-func (x ItemStatus) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use ItemStatus.Descriptor instead.
-func (ItemStatus) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 // EventKind is what happened to a key.
@@ -188,11 +142,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_deltaplane_queue_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_admin_proto_enumTypes[2]
+	return &file_deltaplane_queue_v1_admin_proto_enumTypes[1]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -201,7 +155,652 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+// ItemStatus says what an operator's call did to a key.
+type ItemStatus int32
+
+const (
+	// Not known.
+	ItemStatus_ITEM_STATUS_UNSPECIFIED ItemStatus = 0
+	// Done as asked.
+	ItemStatus_ITEM_STATUS_DONE ItemStatus = 1
+	// Nothing is known of the key, or it is not in a state where there is anything to do; nothing changed.
+	ItemStatus_ITEM_STATUS_UNCHANGED ItemStatus = 2
+	// The key is held; nothing changed.
+	ItemStatus_ITEM_STATUS_HELD ItemStatus = 3
+)
+
+// Enum value maps for ItemStatus.
+var (
+	ItemStatus_name = map[int32]string{
+		0: "ITEM_STATUS_UNSPECIFIED",
+		1: "ITEM_STATUS_DONE",
+		2: "ITEM_STATUS_UNCHANGED",
+		3: "ITEM_STATUS_HELD",
+	}
+	ItemStatus_value = map[string]int32{
+		"ITEM_STATUS_UNSPECIFIED": 0,
+		"ITEM_STATUS_DONE":        1,
+		"ITEM_STATUS_UNCHANGED":   2,
+		"ITEM_STATUS_HELD":        3,
+	}
+)
+
+func (x ItemStatus) Enum() *ItemStatus {
+	p := new(ItemStatus)
+	*p = x
+	return p
+}
+
+func (x ItemStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ItemStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_queue_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (ItemStatus) Type() protoreflect.EnumType {
+	return &file_deltaplane_queue_v1_admin_proto_enumTypes[2]
+}
+
+func (x ItemStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ItemStatus.Descriptor instead.
+func (ItemStatus) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+// ConfigureQueueRequest creates or changes a queue.
+type ConfigureQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration wanted; it replaces the present one whole.
+	Config        *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureQueueRequest) Reset() {
+	*x = ConfigureQueueRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureQueueRequest) ProtoMessage() {}
+
+func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureQueueRequest.ProtoReflect.Descriptor instead.
+func (*ConfigureQueueRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ConfigureQueueRequest) GetConfig() *QueueConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+// ConfigureQueueResponse is the configuration in force.
+type ConfigureQueueResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration, defaults filled in.
+	Config *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// Whether the queue is new.
+	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	// The store's generation.
+	Generation    string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureQueueResponse) Reset() {
+	*x = ConfigureQueueResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureQueueResponse) ProtoMessage() {}
+
+func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureQueueResponse.ProtoReflect.Descriptor instead.
+func (*ConfigureQueueResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ConfigureQueueResponse) GetConfig() *QueueConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *ConfigureQueueResponse) GetCreated() bool {
+	if x != nil {
+		return x.Created
+	}
+	return false
+}
+
+func (x *ConfigureQueueResponse) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
+}
+
+// ListQueuesRequest asks for queues.
+type ListQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only queues whose name begins with this.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
+	// names it.
+	Partial       bool `protobuf:"varint,2,opt,name=partial,proto3" json:"partial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesRequest) Reset() {
+	*x = ListQueuesRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesRequest) ProtoMessage() {}
+
+func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
+func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ListQueuesRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ListQueuesRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+// QueueStatus is a queue and what it holds.
+type QueueStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration, defaults filled in.
+	Config *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// Keys by state.
+	Counts *Counts `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
+	// Whether Adds are refused.
+	Closed bool `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
+	// Age of the oldest ready key.
+	OldestReady *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_ready,json=oldestReady,proto3" json:"oldest_ready,omitempty"`
+	// Whether no keys are handed out.
+	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Until when no keys are handed out because the store was restarted or failed over; absent when they are.
+	HeldUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
+	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only with `partial`.
+	Unreachable   []int32 `protobuf:"varint,7,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueStatus) Reset() {
+	*x = QueueStatus{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueStatus) ProtoMessage() {}
+
+func (x *QueueStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueStatus.ProtoReflect.Descriptor instead.
+func (*QueueStatus) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *QueueStatus) GetConfig() *QueueConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *QueueStatus) GetCounts() *Counts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *QueueStatus) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *QueueStatus) GetOldestReady() *durationpb.Duration {
+	if x != nil {
+		return x.OldestReady
+	}
+	return nil
+}
+
+func (x *QueueStatus) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *QueueStatus) GetHeldUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeldUntil
+	}
+	return nil
+}
+
+func (x *QueueStatus) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+// ListQueuesResponse lists queues.
+type ListQueuesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queues, by name.
+	Queues []*QueueStatus `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Kind of the store: `memory` or `redis`.
+	Engine string `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
+	// The store's generation.
+	Generation    string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesResponse) Reset() {
+	*x = ListQueuesResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesResponse) ProtoMessage() {}
+
+func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
+func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListQueuesResponse) GetQueues() []*QueueStatus {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *ListQueuesResponse) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *ListQueuesResponse) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
+}
+
+// DeleteQueueRequest names a queue.
+type DeleteQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Delete it although keys are leased. Their settlements are then refused with QUEUE_NOT_FOUND.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteQueueRequest) Reset() {
+	*x = DeleteQueueRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteQueueRequest) ProtoMessage() {}
+
+func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
+func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DeleteQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DeleteQueueRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// DeleteQueueResponse says that the queue is gone.
+type DeleteQueueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteQueueResponse) Reset() {
+	*x = DeleteQueueResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteQueueResponse) ProtoMessage() {}
+
+func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
+func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+// CloseQueueRequest names a queue.
+type CloseQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseQueueRequest) Reset() {
+	*x = CloseQueueRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseQueueRequest) ProtoMessage() {}
+
+func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseQueueRequest.ProtoReflect.Descriptor instead.
+func (*CloseQueueRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CloseQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+// CloseQueueResponse says that the queue is closed.
+type CloseQueueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseQueueResponse) Reset() {
+	*x = CloseQueueResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseQueueResponse) ProtoMessage() {}
+
+func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseQueueResponse.ProtoReflect.Descriptor instead.
+func (*CloseQueueResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+// OpenQueueRequest names a queue.
+type OpenQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenQueueRequest) Reset() {
+	*x = OpenQueueRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenQueueRequest) ProtoMessage() {}
+
+func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenQueueRequest.ProtoReflect.Descriptor instead.
+func (*OpenQueueRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *OpenQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+// OpenQueueResponse says that the queue is open.
+type OpenQueueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenQueueResponse) Reset() {
+	*x = OpenQueueResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenQueueResponse) ProtoMessage() {}
+
+func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenQueueResponse.ProtoReflect.Descriptor instead.
+func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 // PauseQueueRequest names a queue.
@@ -215,7 +814,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[0]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +826,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[0]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +839,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -259,7 +858,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +870,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +883,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 // ResumeQueueRequest names a queue.
@@ -298,7 +897,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[2]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +909,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[2]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +922,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -342,7 +941,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[3]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -354,7 +953,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[3]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -367,7 +966,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 // DrainQueueRequest asks to wait until a queue is worked off.
@@ -389,7 +988,7 @@ type DrainQueueRequest struct {
 
 func (x *DrainQueueRequest) Reset() {
 	*x = DrainQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +1000,7 @@ func (x *DrainQueueRequest) String() string {
 func (*DrainQueueRequest) ProtoMessage() {}
 
 func (x *DrainQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +1013,7 @@ func (x *DrainQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainQueueRequest.ProtoReflect.Descriptor instead.
 func (*DrainQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainQueueRequest) GetQueue() string {
@@ -464,14 +1063,14 @@ type DrainQueueResponse struct {
 	// The time was over first.
 	TimedOut bool `protobuf:"varint,4,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
 	// Numbers of the partitions, from 0, that could not be reached: they are not counted, and waited for.
-	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable   []int32 `protobuf:"varint,5,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DrainQueueResponse) Reset() {
 	*x = DrainQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +1082,7 @@ func (x *DrainQueueResponse) String() string {
 func (*DrainQueueResponse) ProtoMessage() {}
 
 func (x *DrainQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +1095,7 @@ func (x *DrainQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainQueueResponse.ProtoReflect.Descriptor instead.
 func (*DrainQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainQueueResponse) GetCounts() *Counts {
@@ -534,87 +1133,59 @@ func (x *DrainQueueResponse) GetUnreachable() []int32 {
 	return nil
 }
 
-// RetryNowRequest names keys.
-type RetryNowRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The keys, 1 to 1,000.
-	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RetryNowRequest) Reset() {
-	*x = RetryNowRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RetryNowRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RetryNowRequest) ProtoMessage() {}
-
-func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RetryNowRequest.ProtoReflect.Descriptor instead.
-func (*RetryNowRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *RetryNowRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *RetryNowRequest) GetKeys() []string {
-	if x != nil {
-		return x.Keys
-	}
-	return nil
-}
-
-// ItemResult is the outcome for one key.
-type ItemResult struct {
+// Item is everything known about one key but the token of its lease, which is its holder's.
+type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What was done.
-	Status        ItemStatus `protobuf:"varint,2,opt,name=status,proto3,enum=deltaplane.queue.v1.ItemStatus" json:"status,omitempty"`
+	// Where it stands.
+	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
+	// Session that holds it, by the id its caller gave it. With authentication a session belongs to the caller that opened it.
+	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Deadline of the lease.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// Rate-limited adds since it was forgotten.
+	NumRequeues int64 `protobuf:"varint,5,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
+	// Leases since it was last settled.
+	Attempt int64 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Priority it waits with.
+	Priority int32 `protobuf:"varint,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	// When it was first added.
+	AddedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=added_at,json=addedAt,proto3" json:"added_at,omitempty"`
+	// When it becomes or became ready.
+	ReadyAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
+	// Due time of a pending delay, which may exist beside any state.
+	DelayedUntil *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
+	// Barrier of the next lease.
+	Barrier []*v1.CollectionRevision `protobuf:"bytes,11,rep,name=barrier,proto3" json:"barrier,omitempty"`
+	// Bytes of saved state.
+	StateBytes int32 `protobuf:"varint,12,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
+	// What is still expected.
+	Expectations *Expectations `protobuf:"bytes,13,opt,name=expectations,proto3" json:"expectations,omitempty"`
+	// Reason of the last settlement that gave one, or why the queue gave the key up.
+	LastReason string `protobuf:"bytes,14,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
+	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues with max_deliveries, until it
+	// is settled.
+	LastHolders   []string `protobuf:"bytes,15,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ItemResult) Reset() {
-	*x = ItemResult{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+func (x *Item) Reset() {
+	*x = Item{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ItemResult) String() string {
+func (x *Item) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ItemResult) ProtoMessage() {}
+func (*Item) ProtoMessage() {}
 
-func (x *ItemResult) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+func (x *Item) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,274 +1196,117 @@ func (x *ItemResult) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ItemResult.ProtoReflect.Descriptor instead.
-func (*ItemResult) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{7}
+// Deprecated: Use Item.ProtoReflect.Descriptor instead.
+func (*Item) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *ItemResult) GetKey() string {
+func (x *Item) GetKey() string {
 	if x != nil {
 		return x.Key
 	}
 	return ""
 }
 
-func (x *ItemResult) GetStatus() ItemStatus {
+func (x *Item) GetState() State {
 	if x != nil {
-		return x.Status
+		return x.State
 	}
-	return ItemStatus_ITEM_STATUS_UNSPECIFIED
+	return State_STATE_UNSPECIFIED
 }
 
-// RetryNowResponse tells what became of the keys.
-type RetryNowResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per key, in order.
-	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RetryNowResponse) Reset() {
-	*x = RetryNowResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RetryNowResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RetryNowResponse) ProtoMessage() {}
-
-func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
+func (x *Item) GetHolder() string {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RetryNowResponse.ProtoReflect.Descriptor instead.
-func (*RetryNowResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *RetryNowResponse) GetResults() []*ItemResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-// ReleaseItemsRequest names keys.
-type ReleaseItemsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The keys, 1 to 1,000.
-	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReleaseItemsRequest) Reset() {
-	*x = ReleaseItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReleaseItemsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReleaseItemsRequest) ProtoMessage() {}
-
-func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReleaseItemsRequest.ProtoReflect.Descriptor instead.
-func (*ReleaseItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ReleaseItemsRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
+		return x.Holder
 	}
 	return ""
 }
 
-func (x *ReleaseItemsRequest) GetKeys() []string {
+func (x *Item) GetDeadline() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Keys
+		return x.Deadline
 	}
 	return nil
 }
 
-// ReleaseItemsResponse tells what became of the keys.
-type ReleaseItemsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per key, in order.
-	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReleaseItemsResponse) Reset() {
-	*x = ReleaseItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReleaseItemsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReleaseItemsResponse) ProtoMessage() {}
-
-func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
+func (x *Item) GetNumRequeues() int64 {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.NumRequeues
 	}
-	return mi.MessageOf(x)
+	return 0
 }
 
-// Deprecated: Use ReleaseItemsResponse.ProtoReflect.Descriptor instead.
-func (*ReleaseItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ReleaseItemsResponse) GetResults() []*ItemResult {
+func (x *Item) GetAttempt() int64 {
 	if x != nil {
-		return x.Results
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Item) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Item) GetAddedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AddedAt
 	}
 	return nil
 }
 
-// DeleteItemsRequest names keys.
-type DeleteItemsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The keys, 1 to 1,000.
-	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteItemsRequest) Reset() {
-	*x = DeleteItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteItemsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteItemsRequest) ProtoMessage() {}
-
-func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
+func (x *Item) GetReadyAt() *timestamppb.Timestamp {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.ReadyAt
 	}
-	return mi.MessageOf(x)
+	return nil
 }
 
-// Deprecated: Use DeleteItemsRequest.ProtoReflect.Descriptor instead.
-func (*DeleteItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *DeleteItemsRequest) GetQueue() string {
+func (x *Item) GetDelayedUntil() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Queue
+		return x.DelayedUntil
+	}
+	return nil
+}
+
+func (x *Item) GetBarrier() []*v1.CollectionRevision {
+	if x != nil {
+		return x.Barrier
+	}
+	return nil
+}
+
+func (x *Item) GetStateBytes() int32 {
+	if x != nil {
+		return x.StateBytes
+	}
+	return 0
+}
+
+func (x *Item) GetExpectations() *Expectations {
+	if x != nil {
+		return x.Expectations
+	}
+	return nil
+}
+
+func (x *Item) GetLastReason() string {
+	if x != nil {
+		return x.LastReason
 	}
 	return ""
 }
 
-func (x *DeleteItemsRequest) GetKeys() []string {
+func (x *Item) GetLastHolders() []string {
 	if x != nil {
-		return x.Keys
+		return x.LastHolders
 	}
 	return nil
 }
 
-// DeleteItemsResponse tells what became of the keys.
-type DeleteItemsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per key, in order.
-	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteItemsResponse) Reset() {
-	*x = DeleteItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteItemsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteItemsResponse) ProtoMessage() {}
-
-func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteItemsResponse.ProtoReflect.Descriptor instead.
-func (*DeleteItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *DeleteItemsResponse) GetResults() []*ItemResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-// HistoryEvent is one thing that happened to a key, as the server asked has seen it.
+// HistoryEvent is one thing that happened to a key, as the server asked has seen it. It has no token: a token is its holder's.
 type HistoryEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.
@@ -901,25 +1315,23 @@ type HistoryEvent struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Session that did it or that it happened to.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Not told: a token is its holder's. Always zero.
-	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
 	// How a settled lease ended.
-	Outcome Outcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=deltaplane.queue.v1.Outcome" json:"outcome,omitempty"`
+	Outcome Outcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=deltaplane.queue.v1.Outcome" json:"outcome,omitempty"`
 	// Why, as the worker said it, or the operator's call.
-	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// W3C trace context of the cause.
-	Traceparent string `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// How long a settled or lost lease was held.
-	Held *durationpb.Duration `protobuf:"bytes,8,opt,name=held,proto3" json:"held,omitempty"`
+	Held *durationpb.Duration `protobuf:"bytes,7,opt,name=held,proto3" json:"held,omitempty"`
 	// Equal events in a row that this one stands for, beside itself.
-	Repeats       int64 `protobuf:"varint,9,opt,name=repeats,proto3" json:"repeats,omitempty"`
+	Repeats       int64 `protobuf:"varint,8,opt,name=repeats,proto3" json:"repeats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HistoryEvent) Reset() {
 	*x = HistoryEvent{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1343,7 @@ func (x *HistoryEvent) String() string {
 func (*HistoryEvent) ProtoMessage() {}
 
 func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1356,7 @@ func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEvent.ProtoReflect.Descriptor instead.
 func (*HistoryEvent) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HistoryEvent) GetKind() EventKind {
@@ -966,13 +1378,6 @@ func (x *HistoryEvent) GetSessionId() string {
 		return x.SessionId
 	}
 	return ""
-}
-
-func (x *HistoryEvent) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
 }
 
 func (x *HistoryEvent) GetOutcome() Outcome {
@@ -1010,11 +1415,662 @@ func (x *HistoryEvent) GetRepeats() int64 {
 	return 0
 }
 
+// InspectRequest names a key.
+type InspectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The key.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectRequest) Reset() {
+	*x = InspectRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectRequest) ProtoMessage() {}
+
+func (x *InspectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
+func (*InspectRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *InspectRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *InspectRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// InspectResponse is what is known of the key.
+type InspectResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key.
+	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// What happened to it last, newest first, as this server has seen it. A server keeps the last events of the keys it saw last;
+	// they are for people and gone when it restarts.
+	History       []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectResponse) Reset() {
+	*x = InspectResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectResponse) ProtoMessage() {}
+
+func (x *InspectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
+func (*InspectResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *InspectResponse) GetItem() *Item {
+	if x != nil {
+		return x.Item
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetHistory() []*HistoryEvent {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+// ListItemsRequest asks for keys.
+type ListItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Only keys in this state.
+	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
+	// Most keys in the page; zero means 100, at most 1,000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Token of the previous page's answer.
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE STORE_UNAVAILABLE, that names it.
+	Partial       bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItemsRequest) Reset() {
+	*x = ListItemsRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItemsRequest) ProtoMessage() {}
+
+func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
+func (*ListItemsRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListItemsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ListItemsRequest) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ListItemsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListItemsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListItemsRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+// ListItemsResponse is a page of keys.
+type ListItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys.
+	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Token of the next page; empty at the end.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Numbers of the partitions, from 0, that this page left out.
+	Unreachable   []int32 `protobuf:"varint,3,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItemsResponse) Reset() {
+	*x = ListItemsResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItemsResponse) ProtoMessage() {}
+
+func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
+func (*ListItemsResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListItemsResponse) GetItems() []*Item {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListItemsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListItemsResponse) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+// ItemResult is the outcome for one key.
+type ItemResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// What was done.
+	Status        ItemStatus `protobuf:"varint,2,opt,name=status,proto3,enum=deltaplane.queue.v1.ItemStatus" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemResult) Reset() {
+	*x = ItemResult{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemResult) ProtoMessage() {}
+
+func (x *ItemResult) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemResult.ProtoReflect.Descriptor instead.
+func (*ItemResult) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ItemResult) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ItemResult) GetStatus() ItemStatus {
+	if x != nil {
+		return x.Status
+	}
+	return ItemStatus_ITEM_STATUS_UNSPECIFIED
+}
+
+// RetryNowRequest names keys.
+type RetryNowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The keys, 1 to 1,000.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryNowRequest) Reset() {
+	*x = RetryNowRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryNowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryNowRequest) ProtoMessage() {}
+
+func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryNowRequest.ProtoReflect.Descriptor instead.
+func (*RetryNowRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RetryNowRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *RetryNowRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// RetryNowResponse tells what became of the keys.
+type RetryNowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per key, in order.
+	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryNowResponse) Reset() {
+	*x = RetryNowResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryNowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryNowResponse) ProtoMessage() {}
+
+func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryNowResponse.ProtoReflect.Descriptor instead.
+func (*RetryNowResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RetryNowResponse) GetResults() []*ItemResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// ReleaseItemsRequest names keys.
+type ReleaseItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The keys, 1 to 1,000.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseItemsRequest) Reset() {
+	*x = ReleaseItemsRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseItemsRequest) ProtoMessage() {}
+
+func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseItemsRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseItemsRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ReleaseItemsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ReleaseItemsRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// ReleaseItemsResponse tells what became of the keys.
+type ReleaseItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per key, in order.
+	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseItemsResponse) Reset() {
+	*x = ReleaseItemsResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseItemsResponse) ProtoMessage() {}
+
+func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseItemsResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseItemsResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReleaseItemsResponse) GetResults() []*ItemResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// DeleteItemsRequest names keys.
+type DeleteItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The keys, 1 to 1,000.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteItemsRequest) Reset() {
+	*x = DeleteItemsRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteItemsRequest) ProtoMessage() {}
+
+func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteItemsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteItemsRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DeleteItemsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DeleteItemsRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// DeleteItemsResponse tells what became of the keys.
+type DeleteItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per key, in order.
+	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteItemsResponse) Reset() {
+	*x = DeleteItemsResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteItemsResponse) ProtoMessage() {}
+
+func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteItemsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteItemsResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DeleteItemsResponse) GetResults() []*ItemResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 var File_deltaplane_queue_v1_admin_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/admin.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/queue/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\")\n" +
+	"\x1fdeltaplane/queue/v1/admin.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a deltaplane/queue/v1/config.proto\x1a\x1fdeltaplane/queue/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Q\n" +
+	"\x15ConfigureQueueRequest\x128\n" +
+	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\"\x8c\x01\n" +
+	"\x16ConfigureQueueResponse\x128\n" +
+	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x12\x18\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\tR\n" +
+	"generation\"E\n" +
+	"\x11ListQueuesRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
+	"\apartial\x18\x02 \x01(\bR\apartial\"\xc7\x02\n" +
+	"\vQueueStatus\x128\n" +
+	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x123\n" +
+	"\x06counts\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x16\n" +
+	"\x06closed\x18\x03 \x01(\bR\x06closed\x12<\n" +
+	"\foldest_ready\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\voldestReady\x12\x16\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\x129\n" +
+	"\n" +
+	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\x12 \n" +
+	"\vunreachable\x18\a \x03(\x05R\vunreachable\"\x86\x01\n" +
+	"\x12ListQueuesResponse\x128\n" +
+	"\x06queues\x18\x01 \x03(\v2 .deltaplane.queue.v1.QueueStatusR\x06queues\x12\x16\n" +
+	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\tR\n" +
+	"generation\"@\n" +
+	"\x12DeleteQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
+	"\x13DeleteQueueResponse\")\n" +
+	"\x11CloseQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x14\n" +
+	"\x12CloseQueueResponse\"(\n" +
+	"\x10OpenQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x13\n" +
+	"\x11OpenQueueResponse\")\n" +
 	"\x11PauseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x14\n" +
 	"\x12PauseQueueResponse\"*\n" +
@@ -1033,15 +2089,60 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\aawaited\x18\x02 \x01(\x03R\aawaited\x12\x18\n" +
 	"\adrained\x18\x03 \x01(\bR\adrained\x12\x1b\n" +
 	"\ttimed_out\x18\x04 \x01(\bR\btimedOut\x12 \n" +
-	"\vunreachable\x18\n" +
-	" \x03(\x05R\vunreachable\";\n" +
-	"\x0fRetryNowRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
-	"\x04keys\x18\x02 \x03(\tR\x04keys\"W\n" +
+	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\x91\x05\n" +
+	"\x04Item\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x16\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\x126\n" +
+	"\bdeadline\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
+	"\fnum_requeues\x18\x05 \x01(\x03R\vnumRequeues\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x03R\aattempt\x12\x1a\n" +
+	"\bpriority\x18\a \x01(\x05R\bpriority\x125\n" +
+	"\badded_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aaddedAt\x125\n" +
+	"\bready_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\x12?\n" +
+	"\rdelayed_until\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\fdelayedUntil\x12A\n" +
+	"\abarrier\x18\v \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\abarrier\x12\x1f\n" +
+	"\vstate_bytes\x18\f \x01(\x05R\n" +
+	"stateBytes\x12E\n" +
+	"\fexpectations\x18\r \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
+	"\vlast_reason\x18\x0e \x01(\tR\n" +
+	"lastReason\x12!\n" +
+	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\"\xcc\x02\n" +
+	"\fHistoryEvent\x122\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1e.deltaplane.queue.v1.EventKindR\x04kind\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x126\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2\x1c.deltaplane.queue.v1.OutcomeR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12 \n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12-\n" +
+	"\x04held\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04held\x12\x18\n" +
+	"\arepeats\x18\b \x01(\x03R\arepeats\"8\n" +
+	"\x0eInspectRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"}\n" +
+	"\x0fInspectResponse\x12-\n" +
+	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
+	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\xb0\x01\n" +
+	"\x10ListItemsRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x18\n" +
+	"\apartial\x18\x05 \x01(\bR\apartial\"\x8e\x01\n" +
+	"\x11ListItemsResponse\x12/\n" +
+	"\x05items\x18\x01 \x03(\v2\x19.deltaplane.queue.v1.ItemR\x05items\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12 \n" +
+	"\vunreachable\x18\x03 \x03(\x05R\vunreachable\"W\n" +
 	"\n" +
 	"ItemResult\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x127\n" +
-	"\x06status\x18\x02 \x01(\x0e2\x1f.deltaplane.queue.v1.ItemStatusR\x06status\"M\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x1f.deltaplane.queue.v1.ItemStatusR\x06status\";\n" +
+	"\x0fRetryNowRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\"M\n" +
 	"\x10RetryNowResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.deltaplane.queue.v1.ItemResultR\aresults\"?\n" +
 	"\x13ReleaseItemsRequest\x12\x14\n" +
@@ -1053,37 +2154,48 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"P\n" +
 	"\x13DeleteItemsResponse\x129\n" +
-	"\aresults\x18\x01 \x03(\v2\x1f.deltaplane.queue.v1.ItemResultR\aresults\"\xe2\x02\n" +
-	"\fHistoryEvent\x122\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1e.deltaplane.queue.v1.EventKindR\x04kind\x12.\n" +
-	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
+	"\aresults\x18\x01 \x03(\v2\x1f.deltaplane.queue.v1.ItemResultR\aresults*\x89\x01\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\x126\n" +
-	"\aoutcome\x18\x05 \x01(\x0e2\x1c.deltaplane.queue.v1.OutcomeR\aoutcome\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x12 \n" +
-	"\vtraceparent\x18\a \x01(\tR\vtraceparent\x12-\n" +
-	"\x04held\x18\b \x01(\v2\x19.google.protobuf.DurationR\x04held\x12\x18\n" +
-	"\arepeats\x18\t \x01(\x03R\arepeats*p\n" +
+	"STATE_IDLE\x10\x01\x12\x0f\n" +
+	"\vSTATE_READY\x10\x02\x12\x11\n" +
+	"\rSTATE_DELAYED\x10\x03\x12\x14\n" +
+	"\x10STATE_PROCESSING\x10\x04\x12\x0f\n" +
+	"\vSTATE_DIRTY\x10\x05\x12\x0e\n" +
 	"\n" +
-	"Durability\x12\x1a\n" +
-	"\x16DURABILITY_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11DURABILITY_MEMORY\x10\x01\x12\x14\n" +
-	"\x10DURABILITY_FSYNC\x10\x02\x12\x19\n" +
-	"\x15DURABILITY_REPLICATED\x10\x03*p\n" +
-	"\n" +
-	"ItemStatus\x12\x1b\n" +
-	"\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
-	"\x10ITEM_STATUS_DONE\x10\x01\x12\x19\n" +
-	"\x15ITEM_STATUS_UNCHANGED\x10\x02\x12\x14\n" +
-	"\x10ITEM_STATUS_HELD\x10\x03*\x9a\x01\n" +
+	"STATE_DEAD\x10\x06*\x9a\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10EVENT_KIND_ADDED\x10\x01\x12\x15\n" +
 	"\x11EVENT_KIND_LEASED\x10\x02\x12\x16\n" +
 	"\x12EVENT_KIND_SETTLED\x10\x03\x12\x13\n" +
 	"\x0fEVENT_KIND_LOST\x10\x04\x12\x17\n" +
-	"\x13EVENT_KIND_OPERATOR\x10\x05B\xd7\x01\n" +
+	"\x13EVENT_KIND_OPERATOR\x10\x05*p\n" +
+	"\n" +
+	"ItemStatus\x12\x1b\n" +
+	"\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10ITEM_STATUS_DONE\x10\x01\x12\x19\n" +
+	"\x15ITEM_STATUS_UNCHANGED\x10\x02\x12\x14\n" +
+	"\x10ITEM_STATUS_HELD\x10\x032\xee\t\n" +
+	"\x11QueueAdminService\x12i\n" +
+	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12]\n" +
+	"\n" +
+	"ListQueues\x12&.deltaplane.queue.v1.ListQueuesRequest\x1a'.deltaplane.queue.v1.ListQueuesResponse\x12`\n" +
+	"\vDeleteQueue\x12'.deltaplane.queue.v1.DeleteQueueRequest\x1a(.deltaplane.queue.v1.DeleteQueueResponse\x12]\n" +
+	"\n" +
+	"CloseQueue\x12&.deltaplane.queue.v1.CloseQueueRequest\x1a'.deltaplane.queue.v1.CloseQueueResponse\x12Z\n" +
+	"\tOpenQueue\x12%.deltaplane.queue.v1.OpenQueueRequest\x1a&.deltaplane.queue.v1.OpenQueueResponse\x12]\n" +
+	"\n" +
+	"PauseQueue\x12&.deltaplane.queue.v1.PauseQueueRequest\x1a'.deltaplane.queue.v1.PauseQueueResponse\x12`\n" +
+	"\vResumeQueue\x12'.deltaplane.queue.v1.ResumeQueueRequest\x1a(.deltaplane.queue.v1.ResumeQueueResponse\x12_\n" +
+	"\n" +
+	"DrainQueue\x12&.deltaplane.queue.v1.DrainQueueRequest\x1a'.deltaplane.queue.v1.DrainQueueResponse0\x01\x12T\n" +
+	"\aInspect\x12#.deltaplane.queue.v1.InspectRequest\x1a$.deltaplane.queue.v1.InspectResponse\x12Z\n" +
+	"\tListItems\x12%.deltaplane.queue.v1.ListItemsRequest\x1a&.deltaplane.queue.v1.ListItemsResponse\x12W\n" +
+	"\bRetryNow\x12$.deltaplane.queue.v1.RetryNowRequest\x1a%.deltaplane.queue.v1.RetryNowResponse\x12c\n" +
+	"\fReleaseItems\x12(.deltaplane.queue.v1.ReleaseItemsRequest\x1a).deltaplane.queue.v1.ReleaseItemsResponse\x12`\n" +
+	"\vDeleteItems\x12'.deltaplane.queue.v1.DeleteItemsRequest\x1a(.deltaplane.queue.v1.DeleteItemsResponseB\xd7\x01\n" +
 	"\x17com.deltaplane.queue.v1B\n" +
 	"AdminProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/queue/v1;queuev1\xa2\x02\x03DQX\xaa\x02\x13Deltaplane.Queue.V1\xca\x02\x13Deltaplane\\Queue\\V1\xe2\x02\x1fDeltaplane\\Queue\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Queue::V1b\x06proto3"
 
@@ -1100,48 +2212,111 @@ func file_deltaplane_queue_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
-	(Durability)(0),               // 0: deltaplane.queue.v1.Durability
-	(ItemStatus)(0),               // 1: deltaplane.queue.v1.ItemStatus
-	(EventKind)(0),                // 2: deltaplane.queue.v1.EventKind
-	(*PauseQueueRequest)(nil),     // 3: deltaplane.queue.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),    // 4: deltaplane.queue.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),    // 5: deltaplane.queue.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),   // 6: deltaplane.queue.v1.ResumeQueueResponse
-	(*DrainQueueRequest)(nil),     // 7: deltaplane.queue.v1.DrainQueueRequest
-	(*DrainQueueResponse)(nil),    // 8: deltaplane.queue.v1.DrainQueueResponse
-	(*RetryNowRequest)(nil),       // 9: deltaplane.queue.v1.RetryNowRequest
-	(*ItemResult)(nil),            // 10: deltaplane.queue.v1.ItemResult
-	(*RetryNowResponse)(nil),      // 11: deltaplane.queue.v1.RetryNowResponse
-	(*ReleaseItemsRequest)(nil),   // 12: deltaplane.queue.v1.ReleaseItemsRequest
-	(*ReleaseItemsResponse)(nil),  // 13: deltaplane.queue.v1.ReleaseItemsResponse
-	(*DeleteItemsRequest)(nil),    // 14: deltaplane.queue.v1.DeleteItemsRequest
-	(*DeleteItemsResponse)(nil),   // 15: deltaplane.queue.v1.DeleteItemsResponse
-	(*HistoryEvent)(nil),          // 16: deltaplane.queue.v1.HistoryEvent
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*Counts)(nil),                // 18: deltaplane.queue.v1.Counts
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(Outcome)(0),                  // 20: deltaplane.queue.v1.Outcome
+	(State)(0),                     // 0: deltaplane.queue.v1.State
+	(EventKind)(0),                 // 1: deltaplane.queue.v1.EventKind
+	(ItemStatus)(0),                // 2: deltaplane.queue.v1.ItemStatus
+	(*ConfigureQueueRequest)(nil),  // 3: deltaplane.queue.v1.ConfigureQueueRequest
+	(*ConfigureQueueResponse)(nil), // 4: deltaplane.queue.v1.ConfigureQueueResponse
+	(*ListQueuesRequest)(nil),      // 5: deltaplane.queue.v1.ListQueuesRequest
+	(*QueueStatus)(nil),            // 6: deltaplane.queue.v1.QueueStatus
+	(*ListQueuesResponse)(nil),     // 7: deltaplane.queue.v1.ListQueuesResponse
+	(*DeleteQueueRequest)(nil),     // 8: deltaplane.queue.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),    // 9: deltaplane.queue.v1.DeleteQueueResponse
+	(*CloseQueueRequest)(nil),      // 10: deltaplane.queue.v1.CloseQueueRequest
+	(*CloseQueueResponse)(nil),     // 11: deltaplane.queue.v1.CloseQueueResponse
+	(*OpenQueueRequest)(nil),       // 12: deltaplane.queue.v1.OpenQueueRequest
+	(*OpenQueueResponse)(nil),      // 13: deltaplane.queue.v1.OpenQueueResponse
+	(*PauseQueueRequest)(nil),      // 14: deltaplane.queue.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),     // 15: deltaplane.queue.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),     // 16: deltaplane.queue.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),    // 17: deltaplane.queue.v1.ResumeQueueResponse
+	(*DrainQueueRequest)(nil),      // 18: deltaplane.queue.v1.DrainQueueRequest
+	(*DrainQueueResponse)(nil),     // 19: deltaplane.queue.v1.DrainQueueResponse
+	(*Item)(nil),                   // 20: deltaplane.queue.v1.Item
+	(*HistoryEvent)(nil),           // 21: deltaplane.queue.v1.HistoryEvent
+	(*InspectRequest)(nil),         // 22: deltaplane.queue.v1.InspectRequest
+	(*InspectResponse)(nil),        // 23: deltaplane.queue.v1.InspectResponse
+	(*ListItemsRequest)(nil),       // 24: deltaplane.queue.v1.ListItemsRequest
+	(*ListItemsResponse)(nil),      // 25: deltaplane.queue.v1.ListItemsResponse
+	(*ItemResult)(nil),             // 26: deltaplane.queue.v1.ItemResult
+	(*RetryNowRequest)(nil),        // 27: deltaplane.queue.v1.RetryNowRequest
+	(*RetryNowResponse)(nil),       // 28: deltaplane.queue.v1.RetryNowResponse
+	(*ReleaseItemsRequest)(nil),    // 29: deltaplane.queue.v1.ReleaseItemsRequest
+	(*ReleaseItemsResponse)(nil),   // 30: deltaplane.queue.v1.ReleaseItemsResponse
+	(*DeleteItemsRequest)(nil),     // 31: deltaplane.queue.v1.DeleteItemsRequest
+	(*DeleteItemsResponse)(nil),    // 32: deltaplane.queue.v1.DeleteItemsResponse
+	(*QueueConfig)(nil),            // 33: deltaplane.queue.v1.QueueConfig
+	(*Counts)(nil),                 // 34: deltaplane.queue.v1.Counts
+	(*durationpb.Duration)(nil),    // 35: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
+	(*v1.CollectionRevision)(nil),  // 37: deltaplane.delta.v1.CollectionRevision
+	(*Expectations)(nil),           // 38: deltaplane.queue.v1.Expectations
+	(Outcome)(0),                   // 39: deltaplane.queue.v1.Outcome
 }
 var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
-	17, // 0: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
-	17, // 1: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
-	17, // 2: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
-	18, // 3: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	1,  // 4: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
-	10, // 5: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	10, // 6: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	10, // 7: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	2,  // 8: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
-	19, // 9: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
-	20, // 10: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
-	17, // 11: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	33, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	33, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	33, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	34, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	35, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	36, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	6,  // 6: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	35, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
+	35, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
+	35, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
+	34, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	0,  // 11: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	36, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	36, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	36, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	36, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	37, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	38, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	1,  // 18: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
+	36, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
+	39, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
+	35, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
+	20, // 22: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	21, // 23: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	0,  // 24: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	20, // 25: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	2,  // 26: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
+	26, // 27: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	26, // 28: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	26, // 29: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	3,  // 30: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	5,  // 31: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	8,  // 32: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	10, // 33: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	12, // 34: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	14, // 35: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	16, // 36: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	18, // 37: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	22, // 38: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	24, // 39: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	27, // 40: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	29, // 41: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	31, // 42: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	4,  // 43: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	7,  // 44: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	9,  // 45: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	11, // 46: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	13, // 47: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	15, // 48: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	17, // 49: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	19, // 50: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	23, // 51: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	25, // 52: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	28, // 53: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	30, // 54: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	32, // 55: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	43, // [43:56] is the sub-list for method output_type
+	30, // [30:43] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_admin_proto_init() }
@@ -1149,6 +2324,7 @@ func file_deltaplane_queue_v1_admin_proto_init() {
 	if File_deltaplane_queue_v1_admin_proto != nil {
 		return
 	}
+	file_deltaplane_queue_v1_config_proto_init()
 	file_deltaplane_queue_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1156,9 +2332,9 @@ func file_deltaplane_queue_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_admin_proto_rawDesc), len(file_deltaplane_queue_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   14,
+			NumMessages:   30,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_deltaplane_queue_v1_admin_proto_goTypes,
 		DependencyIndexes: file_deltaplane_queue_v1_admin_proto_depIdxs,

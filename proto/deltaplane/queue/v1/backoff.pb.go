@@ -23,79 +23,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BackoffConfig is how a queue's back-off entries grow: client-go's flowcontrol.Backoff.
-type BackoffConfig struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first delay; it is not capped by max. Default 10 s.
-	Initial *durationpb.Duration `protobuf:"bytes,1,opt,name=initial,proto3" json:"initial,omitempty"`
-	// Longest delay. Default 5 min.
-	Max *durationpb.Duration `protobuf:"bytes,2,opt,name=max,proto3" json:"max,omitempty"`
-	// Every step adds up to this share of the delay before it, at random; 0 to 1, zero for none.
-	JitterFactor float64 `protobuf:"fixed64,3,opt,name=jitter_factor,json=jitterFactor,proto3" json:"jitter_factor,omitempty"`
-	// An entry not moved for longer than this begins anew. Default twice `max`.
-	ExpireAfter   *durationpb.Duration `protobuf:"bytes,4,opt,name=expire_after,json=expireAfter,proto3" json:"expire_after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BackoffConfig) Reset() {
-	*x = BackoffConfig{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BackoffConfig) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BackoffConfig) ProtoMessage() {}
-
-func (x *BackoffConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BackoffConfig.ProtoReflect.Descriptor instead.
-func (*BackoffConfig) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *BackoffConfig) GetInitial() *durationpb.Duration {
-	if x != nil {
-		return x.Initial
-	}
-	return nil
-}
-
-func (x *BackoffConfig) GetMax() *durationpb.Duration {
-	if x != nil {
-		return x.Max
-	}
-	return nil
-}
-
-func (x *BackoffConfig) GetJitterFactor() float64 {
-	if x != nil {
-		return x.JitterFactor
-	}
-	return 0
-}
-
-func (x *BackoffConfig) GetExpireAfter() *durationpb.Duration {
-	if x != nil {
-		return x.ExpireAfter
-	}
-	return nil
-}
-
 // BackoffEntry is what is known of one id.
 type BackoffEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -111,7 +38,7 @@ type BackoffEntry struct {
 
 func (x *BackoffEntry) Reset() {
 	*x = BackoffEntry{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -123,7 +50,7 @@ func (x *BackoffEntry) String() string {
 func (*BackoffEntry) ProtoMessage() {}
 
 func (x *BackoffEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -136,7 +63,7 @@ func (x *BackoffEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackoffEntry.ProtoReflect.Descriptor instead.
 func (*BackoffEntry) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{1}
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *BackoffEntry) GetId() string {
@@ -160,8 +87,8 @@ func (x *BackoffEntry) GetLastUpdate() *timestamppb.Timestamp {
 	return nil
 }
 
-// GetBackoffRequest names ids.
-type GetBackoffRequest struct {
+// BackoffServiceGetRequest names ids.
+type BackoffServiceGetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -171,21 +98,21 @@ type GetBackoffRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetBackoffRequest) Reset() {
-	*x = GetBackoffRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[2]
+func (x *BackoffServiceGetRequest) Reset() {
+	*x = BackoffServiceGetRequest{}
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetBackoffRequest) String() string {
+func (x *BackoffServiceGetRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetBackoffRequest) ProtoMessage() {}
+func (*BackoffServiceGetRequest) ProtoMessage() {}
 
-func (x *GetBackoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[2]
+func (x *BackoffServiceGetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,49 +123,57 @@ func (x *GetBackoffRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetBackoffRequest.ProtoReflect.Descriptor instead.
-func (*GetBackoffRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{2}
+// Deprecated: Use BackoffServiceGetRequest.ProtoReflect.Descriptor instead.
+func (*BackoffServiceGetRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *GetBackoffRequest) GetQueue() string {
+func (x *BackoffServiceGetRequest) GetQueue() string {
 	if x != nil {
 		return x.Queue
 	}
 	return ""
 }
 
-func (x *GetBackoffRequest) GetIds() []string {
+func (x *BackoffServiceGetRequest) GetIds() []string {
 	if x != nil {
 		return x.Ids
 	}
 	return nil
 }
 
-// GetBackoffResponse is the present delays.
-type GetBackoffResponse struct {
+// BackoffServiceGetResponse is the present delays.
+//
+// All times are the store's, in whole microseconds. An entry has expired for an event that lies more than `expire_after` behind its
+// last_update: it counts as unknown. Of the delay since an event, `backoff` less (`time` less the event) is left; of the delay
+// since the last update, at an event, `backoff` less (the event less `last_update`). An id is in back-off while that is more than zero.
+type BackoffServiceGetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry per id, in order.
-	Entries       []*BackoffEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*BackoffEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The store's clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The queue's BackoffConfig.expire_after.
+	ExpireAfter   *durationpb.Duration `protobuf:"bytes,3,opt,name=expire_after,json=expireAfter,proto3" json:"expire_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetBackoffResponse) Reset() {
-	*x = GetBackoffResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[3]
+func (x *BackoffServiceGetResponse) Reset() {
+	*x = BackoffServiceGetResponse{}
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetBackoffResponse) String() string {
+func (x *BackoffServiceGetResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetBackoffResponse) ProtoMessage() {}
+func (*BackoffServiceGetResponse) ProtoMessage() {}
 
-func (x *GetBackoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[3]
+func (x *BackoffServiceGetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,20 +184,34 @@ func (x *GetBackoffResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetBackoffResponse.ProtoReflect.Descriptor instead.
-func (*GetBackoffResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{3}
+// Deprecated: Use BackoffServiceGetResponse.ProtoReflect.Descriptor instead.
+func (*BackoffServiceGetResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *GetBackoffResponse) GetEntries() []*BackoffEntry {
+func (x *BackoffServiceGetResponse) GetEntries() []*BackoffEntry {
 	if x != nil {
 		return x.Entries
 	}
 	return nil
 }
 
-// NextBackoffRequest moves ids on.
-type NextBackoffRequest struct {
+func (x *BackoffServiceGetResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *BackoffServiceGetResponse) GetExpireAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ExpireAfter
+	}
+	return nil
+}
+
+// NextRequest moves ids on.
+type NextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -274,21 +223,21 @@ type NextBackoffRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *NextBackoffRequest) Reset() {
-	*x = NextBackoffRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[4]
+func (x *NextRequest) Reset() {
+	*x = NextRequest{}
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *NextBackoffRequest) String() string {
+func (x *NextRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*NextBackoffRequest) ProtoMessage() {}
+func (*NextRequest) ProtoMessage() {}
 
-func (x *NextBackoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[4]
+func (x *NextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,34 +248,34 @@ func (x *NextBackoffRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use NextBackoffRequest.ProtoReflect.Descriptor instead.
-func (*NextBackoffRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{4}
+// Deprecated: Use NextRequest.ProtoReflect.Descriptor instead.
+func (*NextRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *NextBackoffRequest) GetQueue() string {
+func (x *NextRequest) GetQueue() string {
 	if x != nil {
 		return x.Queue
 	}
 	return ""
 }
 
-func (x *NextBackoffRequest) GetIds() []string {
+func (x *NextRequest) GetIds() []string {
 	if x != nil {
 		return x.Ids
 	}
 	return nil
 }
 
-func (x *NextBackoffRequest) GetEventTime() *timestamppb.Timestamp {
+func (x *NextRequest) GetEventTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.EventTime
 	}
 	return nil
 }
 
-// NextBackoffResponse is the new delays.
-type NextBackoffResponse struct {
+// NextResponse is the new delays.
+type NextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry per id, in order.
 	Entries       []*BackoffEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
@@ -334,21 +283,21 @@ type NextBackoffResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *NextBackoffResponse) Reset() {
-	*x = NextBackoffResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[5]
+func (x *NextResponse) Reset() {
+	*x = NextResponse{}
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *NextBackoffResponse) String() string {
+func (x *NextResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*NextBackoffResponse) ProtoMessage() {}
+func (*NextResponse) ProtoMessage() {}
 
-func (x *NextBackoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[5]
+func (x *NextResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,45 +308,94 @@ func (x *NextBackoffResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use NextBackoffResponse.ProtoReflect.Descriptor instead.
-func (*NextBackoffResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{5}
+// Deprecated: Use NextResponse.ProtoReflect.Descriptor instead.
+func (*NextResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *NextBackoffResponse) GetEntries() []*BackoffEntry {
+func (x *NextResponse) GetEntries() []*BackoffEntry {
 	if x != nil {
 		return x.Entries
 	}
 	return nil
 }
 
-// IsInBackOffSinceRequest asks whether an id's delay has not passed since an event.
-type IsInBackOffSinceRequest struct {
+// ResetRequest names ids.
+type ResetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The id.
-	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// When what went wrong happened; required.
-	EventTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
+	// The ids, 1 to 1,000.
+	Ids           []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *IsInBackOffSinceRequest) Reset() {
-	*x = IsInBackOffSinceRequest{}
+func (x *ResetRequest) Reset() {
+	*x = ResetRequest{}
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetRequest) ProtoMessage() {}
+
+func (x *ResetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
+func (*ResetRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResetRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ResetRequest) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+// ResetResponse says that nothing is known of the ids any more.
+type ResetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetResponse) Reset() {
+	*x = ResetResponse{}
 	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *IsInBackOffSinceRequest) String() string {
+func (x *ResetResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*IsInBackOffSinceRequest) ProtoMessage() {}
+func (*ResetResponse) ProtoMessage() {}
 
-func (x *IsInBackOffSinceRequest) ProtoReflect() protoreflect.Message {
+func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -409,537 +407,43 @@ func (x *IsInBackOffSinceRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use IsInBackOffSinceRequest.ProtoReflect.Descriptor instead.
-func (*IsInBackOffSinceRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
+func (*ResetResponse) Descriptor() ([]byte, []int) {
 	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *IsInBackOffSinceRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *IsInBackOffSinceRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *IsInBackOffSinceRequest) GetEventTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.EventTime
-	}
-	return nil
-}
-
-// IsInBackOffSinceResponse says whether it has not.
-type IsInBackOffSinceResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// True while less than the delay has passed from the event until now. An unknown or expired id is not in back-off.
-	InBackOff bool `protobuf:"varint,1,opt,name=in_back_off,json=inBackOff,proto3" json:"in_back_off,omitempty"`
-	// What is left of the delay.
-	Remaining     *durationpb.Duration `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *IsInBackOffSinceResponse) Reset() {
-	*x = IsInBackOffSinceResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *IsInBackOffSinceResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*IsInBackOffSinceResponse) ProtoMessage() {}
-
-func (x *IsInBackOffSinceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use IsInBackOffSinceResponse.ProtoReflect.Descriptor instead.
-func (*IsInBackOffSinceResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *IsInBackOffSinceResponse) GetInBackOff() bool {
-	if x != nil {
-		return x.InBackOff
-	}
-	return false
-}
-
-func (x *IsInBackOffSinceResponse) GetRemaining() *durationpb.Duration {
-	if x != nil {
-		return x.Remaining
-	}
-	return nil
-}
-
-// IsInBackOffSinceUpdateRequest asks whether an event lies within the delay after an id's last update.
-type IsInBackOffSinceUpdateRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The id.
-	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// The event; required.
-	EventTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *IsInBackOffSinceUpdateRequest) Reset() {
-	*x = IsInBackOffSinceUpdateRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *IsInBackOffSinceUpdateRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*IsInBackOffSinceUpdateRequest) ProtoMessage() {}
-
-func (x *IsInBackOffSinceUpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use IsInBackOffSinceUpdateRequest.ProtoReflect.Descriptor instead.
-func (*IsInBackOffSinceUpdateRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *IsInBackOffSinceUpdateRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *IsInBackOffSinceUpdateRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *IsInBackOffSinceUpdateRequest) GetEventTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.EventTime
-	}
-	return nil
-}
-
-// IsInBackOffSinceUpdateResponse says whether it does.
-type IsInBackOffSinceUpdateResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// True while the event lies less than the delay after the last update.
-	InBackOff bool `protobuf:"varint,1,opt,name=in_back_off,json=inBackOff,proto3" json:"in_back_off,omitempty"`
-	// What is left of the delay at the event.
-	Remaining     *durationpb.Duration `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *IsInBackOffSinceUpdateResponse) Reset() {
-	*x = IsInBackOffSinceUpdateResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *IsInBackOffSinceUpdateResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*IsInBackOffSinceUpdateResponse) ProtoMessage() {}
-
-func (x *IsInBackOffSinceUpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use IsInBackOffSinceUpdateResponse.ProtoReflect.Descriptor instead.
-func (*IsInBackOffSinceUpdateResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *IsInBackOffSinceUpdateResponse) GetInBackOff() bool {
-	if x != nil {
-		return x.InBackOff
-	}
-	return false
-}
-
-func (x *IsInBackOffSinceUpdateResponse) GetRemaining() *durationpb.Duration {
-	if x != nil {
-		return x.Remaining
-	}
-	return nil
-}
-
-// ResetBackoffRequest names ids.
-type ResetBackoffRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The ids, 1 to 1,000.
-	Ids           []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResetBackoffRequest) Reset() {
-	*x = ResetBackoffRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResetBackoffRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResetBackoffRequest) ProtoMessage() {}
-
-func (x *ResetBackoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResetBackoffRequest.ProtoReflect.Descriptor instead.
-func (*ResetBackoffRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ResetBackoffRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *ResetBackoffRequest) GetIds() []string {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-// ResetBackoffResponse says that the ids begin anew.
-type ResetBackoffResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResetBackoffResponse) Reset() {
-	*x = ResetBackoffResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResetBackoffResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResetBackoffResponse) ProtoMessage() {}
-
-func (x *ResetBackoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResetBackoffResponse.ProtoReflect.Descriptor instead.
-func (*ResetBackoffResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{11}
-}
-
-// DeleteBackoffEntryRequest names ids.
-type DeleteBackoffEntryRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The ids, 1 to 1,000.
-	Ids           []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteBackoffEntryRequest) Reset() {
-	*x = DeleteBackoffEntryRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteBackoffEntryRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteBackoffEntryRequest) ProtoMessage() {}
-
-func (x *DeleteBackoffEntryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteBackoffEntryRequest.ProtoReflect.Descriptor instead.
-func (*DeleteBackoffEntryRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *DeleteBackoffEntryRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *DeleteBackoffEntryRequest) GetIds() []string {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-// DeleteBackoffEntryResponse says that nothing is known of the ids any more.
-type DeleteBackoffEntryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteBackoffEntryResponse) Reset() {
-	*x = DeleteBackoffEntryResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteBackoffEntryResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteBackoffEntryResponse) ProtoMessage() {}
-
-func (x *DeleteBackoffEntryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteBackoffEntryResponse.ProtoReflect.Descriptor instead.
-func (*DeleteBackoffEntryResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{13}
-}
-
-// GCBackoffRequest names a queue.
-type GCBackoffRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GCBackoffRequest) Reset() {
-	*x = GCBackoffRequest{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GCBackoffRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GCBackoffRequest) ProtoMessage() {}
-
-func (x *GCBackoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GCBackoffRequest.ProtoReflect.Descriptor instead.
-func (*GCBackoffRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *GCBackoffRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-// GCBackoffResponse says what was collected.
-type GCBackoffResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Expired entries dropped by this call; the queue also drops them by itself, a few in every turn.
-	Dropped       int64 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GCBackoffResponse) Reset() {
-	*x = GCBackoffResponse{}
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GCBackoffResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GCBackoffResponse) ProtoMessage() {}
-
-func (x *GCBackoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_backoff_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GCBackoffResponse.ProtoReflect.Descriptor instead.
-func (*GCBackoffResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_backoff_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *GCBackoffResponse) GetDropped() int64 {
-	if x != nil {
-		return x.Dropped
-	}
-	return 0
 }
 
 var File_deltaplane_queue_v1_backoff_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_backoff_proto_rawDesc = "" +
 	"\n" +
-	"!deltaplane/queue/v1/backoff.proto\x12\x13deltaplane.queue.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x01\n" +
-	"\rBackoffConfig\x123\n" +
-	"\ainitial\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\ainitial\x12+\n" +
-	"\x03max\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03max\x12#\n" +
-	"\rjitter_factor\x18\x03 \x01(\x01R\fjitterFactor\x12<\n" +
-	"\fexpire_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vexpireAfter\"\x90\x01\n" +
+	"!deltaplane/queue/v1/backoff.proto\x12\x13deltaplane.queue.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x01\n" +
 	"\fBackoffEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x123\n" +
 	"\abackoff\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\abackoff\x12;\n" +
 	"\vlast_update\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"lastUpdate\";\n" +
-	"\x11GetBackoffRequest\x12\x14\n" +
+	"lastUpdate\"B\n" +
+	"\x18BackoffServiceGetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03ids\x18\x02 \x03(\tR\x03ids\"Q\n" +
-	"\x12GetBackoffResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.deltaplane.queue.v1.BackoffEntryR\aentries\"w\n" +
-	"\x12NextBackoffRequest\x12\x14\n" +
+	"\x03ids\x18\x02 \x03(\tR\x03ids\"\xc6\x01\n" +
+	"\x19BackoffServiceGetResponse\x12;\n" +
+	"\aentries\x18\x01 \x03(\v2!.deltaplane.queue.v1.BackoffEntryR\aentries\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12<\n" +
+	"\fexpire_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vexpireAfter\"p\n" +
+	"\vNextRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\tR\x03ids\x129\n" +
 	"\n" +
-	"event_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\"R\n" +
-	"\x13NextBackoffResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.deltaplane.queue.v1.BackoffEntryR\aentries\"z\n" +
-	"\x17IsInBackOffSinceRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
-	"\n" +
-	"event_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\"s\n" +
-	"\x18IsInBackOffSinceResponse\x12\x1e\n" +
-	"\vin_back_off\x18\x01 \x01(\bR\tinBackOff\x127\n" +
-	"\tremaining\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x80\x01\n" +
-	"\x1dIsInBackOffSinceUpdateRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
-	"\n" +
-	"event_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\"y\n" +
-	"\x1eIsInBackOffSinceUpdateResponse\x12\x1e\n" +
-	"\vin_back_off\x18\x01 \x01(\bR\tinBackOff\x127\n" +
-	"\tremaining\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"=\n" +
-	"\x13ResetBackoffRequest\x12\x14\n" +
+	"event_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\"K\n" +
+	"\fNextResponse\x12;\n" +
+	"\aentries\x18\x01 \x03(\v2!.deltaplane.queue.v1.BackoffEntryR\aentries\"6\n" +
+	"\fResetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03ids\x18\x02 \x03(\tR\x03ids\"\x16\n" +
-	"\x14ResetBackoffResponse\"C\n" +
-	"\x19DeleteBackoffEntryRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03ids\x18\x02 \x03(\tR\x03ids\"\x1c\n" +
-	"\x1aDeleteBackoffEntryResponse\"(\n" +
-	"\x10GCBackoffRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"-\n" +
-	"\x11GCBackoffResponse\x12\x18\n" +
-	"\adropped\x18\x01 \x01(\x03R\adroppedB\xd9\x01\n" +
+	"\x03ids\x18\x02 \x03(\tR\x03ids\"\x0f\n" +
+	"\rResetResponse2\x93\x02\n" +
+	"\x0eBackoffService\x12d\n" +
+	"\x03Get\x12-.deltaplane.queue.v1.BackoffServiceGetRequest\x1a..deltaplane.queue.v1.BackoffServiceGetResponse\x12K\n" +
+	"\x04Next\x12 .deltaplane.queue.v1.NextRequest\x1a!.deltaplane.queue.v1.NextResponse\x12N\n" +
+	"\x05Reset\x12!.deltaplane.queue.v1.ResetRequest\x1a\".deltaplane.queue.v1.ResetResponseB\xd9\x01\n" +
 	"\x17com.deltaplane.queue.v1B\fBackoffProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/queue/v1;queuev1\xa2\x02\x03DQX\xaa\x02\x13Deltaplane.Queue.V1\xca\x02\x13Deltaplane\\Queue\\V1\xe2\x02\x1fDeltaplane\\Queue\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Queue::V1b\x06proto3"
 
 var (
@@ -954,45 +458,37 @@ func file_deltaplane_queue_v1_backoff_proto_rawDescGZIP() []byte {
 	return file_deltaplane_queue_v1_backoff_proto_rawDescData
 }
 
-var file_deltaplane_queue_v1_backoff_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_deltaplane_queue_v1_backoff_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_deltaplane_queue_v1_backoff_proto_goTypes = []any{
-	(*BackoffConfig)(nil),                  // 0: deltaplane.queue.v1.BackoffConfig
-	(*BackoffEntry)(nil),                   // 1: deltaplane.queue.v1.BackoffEntry
-	(*GetBackoffRequest)(nil),              // 2: deltaplane.queue.v1.GetBackoffRequest
-	(*GetBackoffResponse)(nil),             // 3: deltaplane.queue.v1.GetBackoffResponse
-	(*NextBackoffRequest)(nil),             // 4: deltaplane.queue.v1.NextBackoffRequest
-	(*NextBackoffResponse)(nil),            // 5: deltaplane.queue.v1.NextBackoffResponse
-	(*IsInBackOffSinceRequest)(nil),        // 6: deltaplane.queue.v1.IsInBackOffSinceRequest
-	(*IsInBackOffSinceResponse)(nil),       // 7: deltaplane.queue.v1.IsInBackOffSinceResponse
-	(*IsInBackOffSinceUpdateRequest)(nil),  // 8: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	(*IsInBackOffSinceUpdateResponse)(nil), // 9: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	(*ResetBackoffRequest)(nil),            // 10: deltaplane.queue.v1.ResetBackoffRequest
-	(*ResetBackoffResponse)(nil),           // 11: deltaplane.queue.v1.ResetBackoffResponse
-	(*DeleteBackoffEntryRequest)(nil),      // 12: deltaplane.queue.v1.DeleteBackoffEntryRequest
-	(*DeleteBackoffEntryResponse)(nil),     // 13: deltaplane.queue.v1.DeleteBackoffEntryResponse
-	(*GCBackoffRequest)(nil),               // 14: deltaplane.queue.v1.GCBackoffRequest
-	(*GCBackoffResponse)(nil),              // 15: deltaplane.queue.v1.GCBackoffResponse
-	(*durationpb.Duration)(nil),            // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),          // 17: google.protobuf.Timestamp
+	(*BackoffEntry)(nil),              // 0: deltaplane.queue.v1.BackoffEntry
+	(*BackoffServiceGetRequest)(nil),  // 1: deltaplane.queue.v1.BackoffServiceGetRequest
+	(*BackoffServiceGetResponse)(nil), // 2: deltaplane.queue.v1.BackoffServiceGetResponse
+	(*NextRequest)(nil),               // 3: deltaplane.queue.v1.NextRequest
+	(*NextResponse)(nil),              // 4: deltaplane.queue.v1.NextResponse
+	(*ResetRequest)(nil),              // 5: deltaplane.queue.v1.ResetRequest
+	(*ResetResponse)(nil),             // 6: deltaplane.queue.v1.ResetResponse
+	(*durationpb.Duration)(nil),       // 7: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),     // 8: google.protobuf.Timestamp
 }
 var file_deltaplane_queue_v1_backoff_proto_depIdxs = []int32{
-	16, // 0: deltaplane.queue.v1.BackoffConfig.initial:type_name -> google.protobuf.Duration
-	16, // 1: deltaplane.queue.v1.BackoffConfig.max:type_name -> google.protobuf.Duration
-	16, // 2: deltaplane.queue.v1.BackoffConfig.expire_after:type_name -> google.protobuf.Duration
-	16, // 3: deltaplane.queue.v1.BackoffEntry.backoff:type_name -> google.protobuf.Duration
-	17, // 4: deltaplane.queue.v1.BackoffEntry.last_update:type_name -> google.protobuf.Timestamp
-	1,  // 5: deltaplane.queue.v1.GetBackoffResponse.entries:type_name -> deltaplane.queue.v1.BackoffEntry
-	17, // 6: deltaplane.queue.v1.NextBackoffRequest.event_time:type_name -> google.protobuf.Timestamp
-	1,  // 7: deltaplane.queue.v1.NextBackoffResponse.entries:type_name -> deltaplane.queue.v1.BackoffEntry
-	17, // 8: deltaplane.queue.v1.IsInBackOffSinceRequest.event_time:type_name -> google.protobuf.Timestamp
-	16, // 9: deltaplane.queue.v1.IsInBackOffSinceResponse.remaining:type_name -> google.protobuf.Duration
-	17, // 10: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest.event_time:type_name -> google.protobuf.Timestamp
-	16, // 11: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse.remaining:type_name -> google.protobuf.Duration
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	7,  // 0: deltaplane.queue.v1.BackoffEntry.backoff:type_name -> google.protobuf.Duration
+	8,  // 1: deltaplane.queue.v1.BackoffEntry.last_update:type_name -> google.protobuf.Timestamp
+	0,  // 2: deltaplane.queue.v1.BackoffServiceGetResponse.entries:type_name -> deltaplane.queue.v1.BackoffEntry
+	8,  // 3: deltaplane.queue.v1.BackoffServiceGetResponse.time:type_name -> google.protobuf.Timestamp
+	7,  // 4: deltaplane.queue.v1.BackoffServiceGetResponse.expire_after:type_name -> google.protobuf.Duration
+	8,  // 5: deltaplane.queue.v1.NextRequest.event_time:type_name -> google.protobuf.Timestamp
+	0,  // 6: deltaplane.queue.v1.NextResponse.entries:type_name -> deltaplane.queue.v1.BackoffEntry
+	1,  // 7: deltaplane.queue.v1.BackoffService.Get:input_type -> deltaplane.queue.v1.BackoffServiceGetRequest
+	3,  // 8: deltaplane.queue.v1.BackoffService.Next:input_type -> deltaplane.queue.v1.NextRequest
+	5,  // 9: deltaplane.queue.v1.BackoffService.Reset:input_type -> deltaplane.queue.v1.ResetRequest
+	2,  // 10: deltaplane.queue.v1.BackoffService.Get:output_type -> deltaplane.queue.v1.BackoffServiceGetResponse
+	4,  // 11: deltaplane.queue.v1.BackoffService.Next:output_type -> deltaplane.queue.v1.NextResponse
+	6,  // 12: deltaplane.queue.v1.BackoffService.Reset:output_type -> deltaplane.queue.v1.ResetResponse
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_backoff_proto_init() }
@@ -1006,9 +502,9 @@ func file_deltaplane_queue_v1_backoff_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_backoff_proto_rawDesc), len(file_deltaplane_queue_v1_backoff_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   7,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_deltaplane_queue_v1_backoff_proto_goTypes,
 		DependencyIndexes: file_deltaplane_queue_v1_backoff_proto_depIdxs,

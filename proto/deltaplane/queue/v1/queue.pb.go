@@ -17,7 +17,6 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
-	wrapperspb "google.golang.org/protobuf/types/known/wrapperspb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -29,142 +28,6 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
-
-// SettleStatus says what a settlement did.
-type SettleStatus int32
-
-const (
-	// Not known.
-	SettleStatus_SETTLE_STATUS_UNSPECIFIED SettleStatus = 0
-	// The lease ended as asked.
-	SettleStatus_SETTLE_STATUS_SETTLED SettleStatus = 1
-	// The lease ended and the key waits again because it was added meanwhile.
-	SettleStatus_SETTLE_STATUS_REQUEUED SettleStatus = 2
-	// The token is stale: the lease had expired and may be somebody else's. Nothing changed.
-	SettleStatus_SETTLE_STATUS_LOST SettleStatus = 3
-	// The key is not held by anybody, or its queue does not exist. Nothing changed.
-	SettleStatus_SETTLE_STATUS_NOT_LEASED SettleStatus = 4
-	// The part of the store that has the key could not be reached, so nobody can tell whether the lease has ended. Send the
-	// settlement again, under another request id, until the lease's deadline: a token is settled once, whatever is repeated. Only
-	// on a stream whose hello says `partial`, or of a SettleRequest that does.
-	SettleStatus_SETTLE_STATUS_UNAVAILABLE SettleStatus = 5
-)
-
-// Enum value maps for SettleStatus.
-var (
-	SettleStatus_name = map[int32]string{
-		0: "SETTLE_STATUS_UNSPECIFIED",
-		1: "SETTLE_STATUS_SETTLED",
-		2: "SETTLE_STATUS_REQUEUED",
-		3: "SETTLE_STATUS_LOST",
-		4: "SETTLE_STATUS_NOT_LEASED",
-		5: "SETTLE_STATUS_UNAVAILABLE",
-	}
-	SettleStatus_value = map[string]int32{
-		"SETTLE_STATUS_UNSPECIFIED": 0,
-		"SETTLE_STATUS_SETTLED":     1,
-		"SETTLE_STATUS_REQUEUED":    2,
-		"SETTLE_STATUS_LOST":        3,
-		"SETTLE_STATUS_NOT_LEASED":  4,
-		"SETTLE_STATUS_UNAVAILABLE": 5,
-	}
-)
-
-func (x SettleStatus) Enum() *SettleStatus {
-	p := new(SettleStatus)
-	*p = x
-	return p
-}
-
-func (x SettleStatus) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (SettleStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[0].Descriptor()
-}
-
-func (SettleStatus) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[0]
-}
-
-func (x SettleStatus) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use SettleStatus.Descriptor instead.
-func (SettleStatus) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{0}
-}
-
-// State is where a key stands.
-type State int32
-
-const (
-	// Any state, in a request.
-	State_STATE_UNSPECIFIED State = 0
-	// Not waiting and not held; a barrier, state or expectations may still be kept.
-	State_STATE_IDLE State = 1
-	// Ready and not held.
-	State_STATE_READY State = 2
-	// Waiting for its due time only.
-	State_STATE_DELAYED State = 3
-	// Held.
-	State_STATE_PROCESSING State = 4
-	// Held and added again meanwhile.
-	State_STATE_DIRTY State = 5
-	// Kept aside.
-	State_STATE_DEAD State = 6
-)
-
-// Enum value maps for State.
-var (
-	State_name = map[int32]string{
-		0: "STATE_UNSPECIFIED",
-		1: "STATE_IDLE",
-		2: "STATE_READY",
-		3: "STATE_DELAYED",
-		4: "STATE_PROCESSING",
-		5: "STATE_DIRTY",
-		6: "STATE_DEAD",
-	}
-	State_value = map[string]int32{
-		"STATE_UNSPECIFIED": 0,
-		"STATE_IDLE":        1,
-		"STATE_READY":       2,
-		"STATE_DELAYED":     3,
-		"STATE_PROCESSING":  4,
-		"STATE_DIRTY":       5,
-		"STATE_DEAD":        6,
-	}
-)
-
-func (x State) Enum() *State {
-	p := new(State)
-	*p = x
-	return p
-}
-
-func (x State) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (State) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[1].Descriptor()
-}
-
-func (State) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[1]
-}
-
-func (x State) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use State.Descriptor instead.
-func (State) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{1}
-}
 
 // AddItem is a key to be added.
 type AddItem struct {
@@ -678,2073 +541,6 @@ func (x *AddRateLimitedResponse) GetGeneration() string {
 	return ""
 }
 
-// Expectations is what a controller waits to see before it counts children again.
-type Expectations struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// UID of the owner the expectations belong to; those of another UID must be dropped.
-	OwnerUid string `protobuf:"bytes,1,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
-	// Names of children being created.
-	Creations []string `protobuf:"bytes,2,rep,name=creations,proto3" json:"creations,omitempty"`
-	// Names (or UIDs) of children being deleted.
-	Deletions []string `protobuf:"bytes,3,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	// Token they were stored under.
-	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	// When they were stored; they expire 5 minutes later.
-	StoredAt      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Expectations) Reset() {
-	*x = Expectations{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Expectations) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Expectations) ProtoMessage() {}
-
-func (x *Expectations) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Expectations.ProtoReflect.Descriptor instead.
-func (*Expectations) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Expectations) GetOwnerUid() string {
-	if x != nil {
-		return x.OwnerUid
-	}
-	return ""
-}
-
-func (x *Expectations) GetCreations() []string {
-	if x != nil {
-		return x.Creations
-	}
-	return nil
-}
-
-func (x *Expectations) GetDeletions() []string {
-	if x != nil {
-		return x.Deletions
-	}
-	return nil
-}
-
-func (x *Expectations) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *Expectations) GetStoredAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.StoredAt
-	}
-	return nil
-}
-
-// Lease is the right to process a key until a deadline.
-//
-// When it ends for its holder. The network may take any time, so that a lease must not be counted from when it was
-// received. A holder counts by its own monotonic clock: it notes the time t0 before it sends a message that is answered
-// with the server's clock S (Hello, Ping, or a Get), and holds a lease that ends at E by the server's clock (ends_us)
-// only before
-//
-//	t0 + (E - S), less a share for what the two clocks may drift apart: 1 in 200 is ample.
-//
-// For S was read after t0: at t0 + (E - S) no more than E - S has gone by since S was read, and the server's clock is at
-// E at the latest. E in turn is counted from before the turn that granted the lease was sent to the store, so that the
-// store still keeps the lease at E. S and E must come from one stream, or from one answer. Where several S are known, each
-// gives a time that is safe, and the latest of them may be used. What is left when the lease is about to end must be
-// enough to stop: a Worker of the Go client cancels a fifth of the lease, at most 2 s, earlier.
-//
-// What is stopped whole (SIGSTOP, a suspended machine) cannot count: it finds out when it runs again, and until then its
-// token alone keeps it from settling. Whoever writes elsewhere under a lease has to send the token with it, or write with
-// preconditions.
-type Lease struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Fencing token, strictly growing per key.
-	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	// Deadline by the store's clock.
-	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// How long the lease was granted for, or extended. Counting it from receipt is safe only where the network has no delay: see
-	// ends_us.
-	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Rate-limited adds since the key was forgotten.
-	NumRequeues int64 `protobuf:"varint,6,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
-	// Leases handed out since the key was last settled; above one, an earlier holder was lost.
-	Attempt int64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Priority it waited with.
-	Priority int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	// When it was first added.
-	AddedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=added_at,json=addedAt,proto3" json:"added_at,omitempty"`
-	// When it became ready.
-	ReadyAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	// Least revisions the worker must see before it acts.
-	Barrier []*v1.CollectionRevision `protobuf:"bytes,11,rep,name=barrier,proto3" json:"barrier,omitempty"`
-	// W3C trace contexts of what caused it, newest last, at most 8.
-	Traceparents []string `protobuf:"bytes,12,rep,name=traceparents,proto3" json:"traceparents,omitempty"`
-	// What SaveState kept.
-	State []byte `protobuf:"bytes,13,opt,name=state,proto3" json:"state,omitempty"`
-	// What Expect stored and Observe has not taken off; absent when nothing is expected.
-	Expectations *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
-	// In place of deadline, remaining, added_at and ready_at on a compact stream, in microseconds, times since 1970.
-	DeadlineUs int64 `protobuf:"varint,15,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
-	// See deadline_us.
-	RemainingUs int64 `protobuf:"varint,16,opt,name=remaining_us,json=remainingUs,proto3" json:"remaining_us,omitempty"`
-	// See deadline_us.
-	AddedUs int64 `protobuf:"varint,17,opt,name=added_us,json=addedUs,proto3" json:"added_us,omitempty"`
-	// See deadline_us.
-	ReadyUs int64 `protobuf:"varint,18,opt,name=ready_us,json=readyUs,proto3" json:"ready_us,omitempty"`
-	// When it ends by the clock of the server that sent this, in microseconds: see above. Of a server that does not tell, zero:
-	// then extend the lease before you use it, and count the answer's `remaining` from when you sent ExtendBatch or Extend.
-	EndsUs        int64 `protobuf:"varint,19,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Lease) Reset() {
-	*x = Lease{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Lease) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Lease) ProtoMessage() {}
-
-func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
-func (*Lease) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *Lease) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *Lease) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *Lease) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *Lease) GetDeadline() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Deadline
-	}
-	return nil
-}
-
-func (x *Lease) GetRemaining() *durationpb.Duration {
-	if x != nil {
-		return x.Remaining
-	}
-	return nil
-}
-
-func (x *Lease) GetNumRequeues() int64 {
-	if x != nil {
-		return x.NumRequeues
-	}
-	return 0
-}
-
-func (x *Lease) GetAttempt() int64 {
-	if x != nil {
-		return x.Attempt
-	}
-	return 0
-}
-
-func (x *Lease) GetPriority() int32 {
-	if x != nil {
-		return x.Priority
-	}
-	return 0
-}
-
-func (x *Lease) GetAddedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.AddedAt
-	}
-	return nil
-}
-
-func (x *Lease) GetReadyAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.ReadyAt
-	}
-	return nil
-}
-
-func (x *Lease) GetBarrier() []*v1.CollectionRevision {
-	if x != nil {
-		return x.Barrier
-	}
-	return nil
-}
-
-func (x *Lease) GetTraceparents() []string {
-	if x != nil {
-		return x.Traceparents
-	}
-	return nil
-}
-
-func (x *Lease) GetState() []byte {
-	if x != nil {
-		return x.State
-	}
-	return nil
-}
-
-func (x *Lease) GetExpectations() *Expectations {
-	if x != nil {
-		return x.Expectations
-	}
-	return nil
-}
-
-func (x *Lease) GetDeadlineUs() int64 {
-	if x != nil {
-		return x.DeadlineUs
-	}
-	return 0
-}
-
-func (x *Lease) GetRemainingUs() int64 {
-	if x != nil {
-		return x.RemainingUs
-	}
-	return 0
-}
-
-func (x *Lease) GetAddedUs() int64 {
-	if x != nil {
-		return x.AddedUs
-	}
-	return 0
-}
-
-func (x *Lease) GetReadyUs() int64 {
-	if x != nil {
-		return x.ReadyUs
-	}
-	return 0
-}
-
-func (x *Lease) GetEndsUs() int64 {
-	if x != nil {
-		return x.EndsUs
-	}
-	return 0
-}
-
-// GetRequest asks for keys.
-type GetRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Session of the worker; required.
-	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Most keys to lease, 1 to 1,000; zero means 1.
-	MaxItems int32 `protobuf:"varint,3,opt,name=max_items,json=maxItems,proto3" json:"max_items,omitempty"`
-	// How long to wait for the first key, at most 60 s; zero answers at once.
-	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means the queue's. What is above the queue's max_lease is cut to it: the leases say how
-	// long they are.
-	LeaseDuration *durationpb.Duration `protobuf:"bytes,5,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetRequest) Reset() {
-	*x = GetRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetRequest) ProtoMessage() {}
-
-func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
-func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *GetRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *GetRequest) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-func (x *GetRequest) GetMaxItems() int32 {
-	if x != nil {
-		return x.MaxItems
-	}
-	return 0
-}
-
-func (x *GetRequest) GetWait() *durationpb.Duration {
-	if x != nil {
-		return x.Wait
-	}
-	return nil
-}
-
-func (x *GetRequest) GetLeaseDuration() *durationpb.Duration {
-	if x != nil {
-		return x.LeaseDuration
-	}
-	return nil
-}
-
-// GetResponse is the keys leased.
-type GetResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The leases; empty when none was ready in time.
-	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	// Set when the session has been shut down and there is nothing left for it.
-	ShutDown bool `protobuf:"varint,2,opt,name=shut_down,json=shutDown,proto3" json:"shut_down,omitempty"`
-	// The store's generation.
-	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The server's clock when the request had come, for the ends_us of the leases: see Lease. t0 is when the request was sent.
-	ClockUs int64 `protobuf:"varint,4,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Call again for what they have.
-	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetResponse) Reset() {
-	*x = GetResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetResponse) ProtoMessage() {}
-
-func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
-func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *GetResponse) GetLeases() []*Lease {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-func (x *GetResponse) GetShutDown() bool {
-	if x != nil {
-		return x.ShutDown
-	}
-	return false
-}
-
-func (x *GetResponse) GetGeneration() string {
-	if x != nil {
-		return x.Generation
-	}
-	return ""
-}
-
-func (x *GetResponse) GetClockUs() int64 {
-	if x != nil {
-		return x.ClockUs
-	}
-	return 0
-}
-
-func (x *GetResponse) GetUnreachable() []int32 {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
-}
-
-// Settlement ends one lease.
-type Settlement struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Token of the lease.
-	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	// How it ends.
-	Outcome Outcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=deltaplane.queue.v1.Outcome" json:"outcome,omitempty"`
-	// Delay of OUTCOME_RETRY_AFTER and OUTCOME_RELEASE; refused with any other outcome.
-	Delay *durationpb.Duration `protobuf:"bytes,5,opt,name=delay,proto3" json:"delay,omitempty"`
-	// Why it is dead, or what went wrong; kept for Inspect, at most 1,024 bytes.
-	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Revisions the worker read at: of the index's answers the `revision`. What the key's barrier holds above them stays its
-	// next barrier, also after done; collections named in `wrote` stay whatever was read.
-	ReadAt []*v1.CollectionRevision `protobuf:"bytes,7,rep,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes. A worker that must
-	// never read older than the one before it, from any index replica, names here what it read as well: the `upper` of the
-	// answers.
-	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
-	// Priority of a retry; left out keeps the lease's.
-	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Settlement) Reset() {
-	*x = Settlement{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Settlement) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Settlement) ProtoMessage() {}
-
-func (x *Settlement) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
-func (*Settlement) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *Settlement) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *Settlement) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *Settlement) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *Settlement) GetOutcome() Outcome {
-	if x != nil {
-		return x.Outcome
-	}
-	return Outcome_OUTCOME_UNSPECIFIED
-}
-
-func (x *Settlement) GetDelay() *durationpb.Duration {
-	if x != nil {
-		return x.Delay
-	}
-	return nil
-}
-
-func (x *Settlement) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *Settlement) GetReadAt() []*v1.CollectionRevision {
-	if x != nil {
-		return x.ReadAt
-	}
-	return nil
-}
-
-func (x *Settlement) GetWrote() []*v1.CollectionRevision {
-	if x != nil {
-		return x.Wrote
-	}
-	return nil
-}
-
-func (x *Settlement) GetPriority() *wrapperspb.Int32Value {
-	if x != nil {
-		return x.Priority
-	}
-	return nil
-}
-
-// SettleResult is the outcome for one settlement.
-type SettleResult struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The key.
-	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Token of the settlement.
-	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	// What it did.
-	Status SettleStatus `protobuf:"varint,3,opt,name=status,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"status,omitempty"`
-	// Rate-limited adds since the key was forgotten.
-	NumRequeues int64 `protobuf:"varint,4,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
-	// When a retried key becomes ready.
-	ReadyAt       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SettleResult) Reset() {
-	*x = SettleResult{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SettleResult) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SettleResult) ProtoMessage() {}
-
-func (x *SettleResult) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SettleResult.ProtoReflect.Descriptor instead.
-func (*SettleResult) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *SettleResult) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *SettleResult) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *SettleResult) GetStatus() SettleStatus {
-	if x != nil {
-		return x.Status
-	}
-	return SettleStatus_SETTLE_STATUS_UNSPECIFIED
-}
-
-func (x *SettleResult) GetNumRequeues() int64 {
-	if x != nil {
-		return x.NumRequeues
-	}
-	return 0
-}
-
-func (x *SettleResult) GetReadyAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.ReadyAt
-	}
-	return nil
-}
-
-// SettleRequest ends leases.
-type SettleRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
-	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
-	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Number of this request in the session, growing; a repeat is answered with the first answer. A server remembers the last
-	// 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD, or REQUEST_ID_REUSED when the settlements differ in any field.
-	// A program that keeps its session over a restart goes on above the numbers it used. Zero: no protection.
-	RequestId uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The settlements, at most 1,000.
-	Settlements []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
-	// The caller knows SETTLE_STATUS_UNAVAILABLE. What cannot be reached within 0.5 s, a partition or a whole queue, is answered
-	// so, and concerns no other settlement of the request; those of a queue that does not exist are NOT_LEASED. Without it the
-	// request has an error when any of its settlements was not carried out.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SettleRequest) Reset() {
-	*x = SettleRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SettleRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SettleRequest) ProtoMessage() {}
-
-func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
-func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *SettleRequest) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-func (x *SettleRequest) GetRequestId() uint64 {
-	if x != nil {
-		return x.RequestId
-	}
-	return 0
-}
-
-func (x *SettleRequest) GetSettlements() []*Settlement {
-	if x != nil {
-		return x.Settlements
-	}
-	return nil
-}
-
-func (x *SettleRequest) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-// SettleResponse tells what the settlements did.
-type SettleResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per settlement, in order.
-	Results []*SettleResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Number of the request answered.
-	RequestId     uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SettleResponse) Reset() {
-	*x = SettleResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SettleResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SettleResponse) ProtoMessage() {}
-
-func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
-func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *SettleResponse) GetResults() []*SettleResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-func (x *SettleResponse) GetRequestId() uint64 {
-	if x != nil {
-		return x.RequestId
-	}
-	return 0
-}
-
-// ExtendRequest extends leases.
-type ExtendRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
-	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
-	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The leases; none extends every lease of the session.
-	Leases []*LeaseRef `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
-	// The caller knows `unreachable` of the answer: what cannot be reached within 0.5 s is named there, and concerns no other lease;
-	// leases of a queue that does not exist are lost. Without it the request has an error when any lease was not answered for.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExtendRequest) Reset() {
-	*x = ExtendRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExtendRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExtendRequest) ProtoMessage() {}
-
-func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
-func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *ExtendRequest) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-func (x *ExtendRequest) GetLeases() []*LeaseRef {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-func (x *ExtendRequest) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-// ExtendResponse tells which leases are still held.
-type ExtendResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Leases that are held, with their new deadline.
-	Extended int64 `protobuf:"varint,1,opt,name=extended,proto3" json:"extended,omitempty"`
-	// Leases that are not held any more.
-	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
-	// Time from the extension until the new deadline, the first of several: count it from when the request was sent.
-	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Leases that the store has not answered for in time, as in Extended; only with `partial`.
-	Unreachable   []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExtendResponse) Reset() {
-	*x = ExtendResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExtendResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExtendResponse) ProtoMessage() {}
-
-func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
-func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *ExtendResponse) GetExtended() int64 {
-	if x != nil {
-		return x.Extended
-	}
-	return 0
-}
-
-func (x *ExtendResponse) GetLost() []*LeaseRef {
-	if x != nil {
-		return x.Lost
-	}
-	return nil
-}
-
-func (x *ExtendResponse) GetRemaining() *durationpb.Duration {
-	if x != nil {
-		return x.Remaining
-	}
-	return nil
-}
-
-func (x *ExtendResponse) GetUnreachable() []*LeaseRef {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
-}
-
-// Hello begins a Work stream.
-type Hello struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session of the worker; required. Using the id of a broken stream resumes it. With authentication sessions belong to the
-	// caller that opened them: the same id of another caller is another session, and its leases cannot be resumed, extended or
-	// settled (PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER). Without, all callers are one.
-	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Name of the client for people, for example `controllers-0/job`.
-	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	// Queues to work on, 1 to 100.
-	Queues []string `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means each queue's. What is above a queue's max_lease is cut to it: Welcome says what is
-	// in force.
-	LeaseDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Leases the worker believes it holds from a broken stream.
-	Resume []*LeaseRef `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
-	// Ask for compact messages: an Assign names its queue once and leases carry times in microseconds; a Settled has `statuses`
-	// and only those `results` that say more than SETTLED.
-	Compact bool `protobuf:"varint,6,opt,name=compact,proto3" json:"compact,omitempty"`
-	// The worker knows SETTLE_STATUS_UNAVAILABLE, `more` of Settled, `unreachable` of Welcome and Extended, and `refused` of
-	// Welcome, so that what cannot be reached of a store in several parts, or which queue of several is refused, concerns nothing
-	// else. Without it such a lease is answered as lost, which is safe: the key runs again once its lease has ended; a settlement
-	// is answered when every part of the store has answered or was given up; and one queue that is refused refuses the stream.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Hello) Reset() {
-	*x = Hello{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Hello) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Hello) ProtoMessage() {}
-
-func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Hello.ProtoReflect.Descriptor instead.
-func (*Hello) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *Hello) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-func (x *Hello) GetClient() string {
-	if x != nil {
-		return x.Client
-	}
-	return ""
-}
-
-func (x *Hello) GetQueues() []string {
-	if x != nil {
-		return x.Queues
-	}
-	return nil
-}
-
-func (x *Hello) GetLeaseDuration() *durationpb.Duration {
-	if x != nil {
-		return x.LeaseDuration
-	}
-	return nil
-}
-
-func (x *Hello) GetResume() []*LeaseRef {
-	if x != nil {
-		return x.Resume
-	}
-	return nil
-}
-
-func (x *Hello) GetCompact() bool {
-	if x != nil {
-		return x.Compact
-	}
-	return false
-}
-
-func (x *Hello) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-// Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back by itself unless the
-// settlement batch says `hold_credit`; from the first such batch on, lost leases give nothing back either.
-type Credit struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Queue the credit is for; empty for any of the stream's.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Further keys the worker can take, 1 to 10,000.
-	Items         int32 `protobuf:"varint,2,opt,name=items,proto3" json:"items,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Credit) Reset() {
-	*x = Credit{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Credit) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Credit) ProtoMessage() {}
-
-func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Credit.ProtoReflect.Descriptor instead.
-func (*Credit) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *Credit) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *Credit) GetItems() int32 {
-	if x != nil {
-		return x.Items
-	}
-	return 0
-}
-
-// SettleBatch is Settle on a stream.
-type SettleBatch struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of this batch in the session, growing, as in SettleRequest.
-	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The settlements.
-	Settlements []*Settlement `protobuf:"bytes,2,rep,name=settlements,proto3" json:"settlements,omitempty"`
-	// Do not give the credit of these leases back.
-	HoldCredit    bool `protobuf:"varint,3,opt,name=hold_credit,json=holdCredit,proto3" json:"hold_credit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SettleBatch) Reset() {
-	*x = SettleBatch{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SettleBatch) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SettleBatch) ProtoMessage() {}
-
-func (x *SettleBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SettleBatch.ProtoReflect.Descriptor instead.
-func (*SettleBatch) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *SettleBatch) GetRequestId() uint64 {
-	if x != nil {
-		return x.RequestId
-	}
-	return 0
-}
-
-func (x *SettleBatch) GetSettlements() []*Settlement {
-	if x != nil {
-		return x.Settlements
-	}
-	return nil
-}
-
-func (x *SettleBatch) GetHoldCredit() bool {
-	if x != nil {
-		return x.HoldCredit
-	}
-	return false
-}
-
-// ExtendBatch is Extend on a stream.
-type ExtendBatch struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The leases; none extends every lease of the session.
-	Leases        []*LeaseRef `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExtendBatch) Reset() {
-	*x = ExtendBatch{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExtendBatch) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExtendBatch) ProtoMessage() {}
-
-func (x *ExtendBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExtendBatch.ProtoReflect.Descriptor instead.
-func (*ExtendBatch) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *ExtendBatch) GetLeases() []*LeaseRef {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-// Ping asks for the server's clock: see Lease. Whoever holds leases for long sends one now and then, every third of the lease
-// time for one, so that little has to be allowed for drift.
-type Ping struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Comes back with the answer.
-	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Ping) Reset() {
-	*x = Ping{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Ping) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Ping) ProtoMessage() {}
-
-func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Ping.ProtoReflect.Descriptor instead.
-func (*Ping) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *Ping) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-// Goodbye stops the stream's assignments: what is assigned may still be settled, then the server ends the stream.
-type Goodbye struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Goodbye) Reset() {
-	*x = Goodbye{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Goodbye) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Goodbye) ProtoMessage() {}
-
-func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
-func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
-}
-
-// WorkRequest is one message of a worker. The first must be Hello.
-type WorkRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the message says.
-	//
-	// Types that are valid to be assigned to Kind:
-	//
-	//	*WorkRequest_Hello
-	//	*WorkRequest_Credit
-	//	*WorkRequest_Settle
-	//	*WorkRequest_Extend
-	//	*WorkRequest_Goodbye
-	//	*WorkRequest_Ping
-	Kind          isWorkRequest_Kind `protobuf_oneof:"kind"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkRequest) Reset() {
-	*x = WorkRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkRequest) ProtoMessage() {}
-
-func (x *WorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
-func (*WorkRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *WorkRequest) GetKind() isWorkRequest_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetHello() *Hello {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Hello); ok {
-			return x.Hello
-		}
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetCredit() *Credit {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Credit); ok {
-			return x.Credit
-		}
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetSettle() *SettleBatch {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Settle); ok {
-			return x.Settle
-		}
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetExtend() *ExtendBatch {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Extend); ok {
-			return x.Extend
-		}
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetGoodbye() *Goodbye {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Goodbye); ok {
-			return x.Goodbye
-		}
-	}
-	return nil
-}
-
-func (x *WorkRequest) GetPing() *Ping {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkRequest_Ping); ok {
-			return x.Ping
-		}
-	}
-	return nil
-}
-
-type isWorkRequest_Kind interface {
-	isWorkRequest_Kind()
-}
-
-type WorkRequest_Hello struct {
-	// Begin or resume.
-	Hello *Hello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
-}
-
-type WorkRequest_Credit struct {
-	// Take more keys.
-	Credit *Credit `protobuf:"bytes,2,opt,name=credit,proto3,oneof"`
-}
-
-type WorkRequest_Settle struct {
-	// End leases.
-	Settle *SettleBatch `protobuf:"bytes,3,opt,name=settle,proto3,oneof"`
-}
-
-type WorkRequest_Extend struct {
-	// Extend leases.
-	Extend *ExtendBatch `protobuf:"bytes,4,opt,name=extend,proto3,oneof"`
-}
-
-type WorkRequest_Goodbye struct {
-	// Take no more keys.
-	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
-}
-
-type WorkRequest_Ping struct {
-	// Tell the time.
-	Ping *Ping `protobuf:"bytes,6,opt,name=ping,proto3,oneof"`
-}
-
-func (*WorkRequest_Hello) isWorkRequest_Kind() {}
-
-func (*WorkRequest_Credit) isWorkRequest_Kind() {}
-
-func (*WorkRequest_Settle) isWorkRequest_Kind() {}
-
-func (*WorkRequest_Extend) isWorkRequest_Kind() {}
-
-func (*WorkRequest_Goodbye) isWorkRequest_Kind() {}
-
-func (*WorkRequest_Ping) isWorkRequest_Kind() {}
-
-// Welcome answers Hello.
-type Welcome struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The server's clock.
-	ServerTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=server_time,json=serverTime,proto3" json:"server_time,omitempty"`
-	// Lease duration in force; of several queues the shortest.
-	LeaseDuration *durationpb.Duration `protobuf:"bytes,2,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// The store's generation.
-	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Leases of `resume` that are still held.
-	Kept []*LeaseRef `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
-	// Leases of `resume` that are not.
-	Lost []*LeaseRef `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
-	// The server's clock, as in Pong, read after Hello had come. Zero of a server that knows no Ping.
-	ClockUs int64 `protobuf:"varint,6,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	// Leases of `resume` of which nothing is known, because the store has not answered for them: keep them until the deadline
-	// known, and extend them.
-	Unreachable []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	// Queues of hello that are not part of the stream. When one of them can be served, the server sends ACTION_RECONNECT.
-	Refused       []*RefusedQueue `protobuf:"bytes,11,rep,name=refused,proto3" json:"refused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Welcome) Reset() {
-	*x = Welcome{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Welcome) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Welcome) ProtoMessage() {}
-
-func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
-func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *Welcome) GetServerTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.ServerTime
-	}
-	return nil
-}
-
-func (x *Welcome) GetLeaseDuration() *durationpb.Duration {
-	if x != nil {
-		return x.LeaseDuration
-	}
-	return nil
-}
-
-func (x *Welcome) GetGeneration() string {
-	if x != nil {
-		return x.Generation
-	}
-	return ""
-}
-
-func (x *Welcome) GetKept() []*LeaseRef {
-	if x != nil {
-		return x.Kept
-	}
-	return nil
-}
-
-func (x *Welcome) GetLost() []*LeaseRef {
-	if x != nil {
-		return x.Lost
-	}
-	return nil
-}
-
-func (x *Welcome) GetClockUs() int64 {
-	if x != nil {
-		return x.ClockUs
-	}
-	return 0
-}
-
-func (x *Welcome) GetUnreachable() []*LeaseRef {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
-}
-
-func (x *Welcome) GetRefused() []*RefusedQueue {
-	if x != nil {
-		return x.Refused
-	}
-	return nil
-}
-
-// RefusedQueue is a queue of hello that cannot be served, and why, as a gRPC status would say it.
-type RefusedQueue struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// gRPC code.
-	Code int32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
-	// Reason, as in ErrorInfo: QUEUE_NOT_FOUND, STORE_UNAVAILABLE, ...
-	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// For people.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RefusedQueue) Reset() {
-	*x = RefusedQueue{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RefusedQueue) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RefusedQueue) ProtoMessage() {}
-
-func (x *RefusedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RefusedQueue.ProtoReflect.Descriptor instead.
-func (*RefusedQueue) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *RefusedQueue) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *RefusedQueue) GetCode() int32 {
-	if x != nil {
-		return x.Code
-	}
-	return 0
-}
-
-func (x *RefusedQueue) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *RefusedQueue) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-// Assign hands keys to the worker.
-type Assign struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The leases.
-	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	// On a compact stream, the queue of the leases that name none.
-	Queue         string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Assign) Reset() {
-	*x = Assign{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Assign) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Assign) ProtoMessage() {}
-
-func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Assign.ProtoReflect.Descriptor instead.
-func (*Assign) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *Assign) GetLeases() []*Lease {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-func (x *Assign) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-// Settled answers a SettleBatch.
-type Settled struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the batch.
-	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// One result per settlement, in order; on a compact stream only those that say more than their status.
-	Results []*SettleResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
-	// On a compact stream, one status per settlement, in order.
-	Statuses []SettleStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"statuses,omitempty"`
-	// Further answers to this batch follow: the settlements whose status is UNSPECIFIED, or that have no result where the stream
-	// is not compact, are under way. The last answer has `more` unset, and is UNSPECIFIED, or has no result, for what was
-	// answered before.
-	More          bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Settled) Reset() {
-	*x = Settled{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Settled) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Settled) ProtoMessage() {}
-
-func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Settled.ProtoReflect.Descriptor instead.
-func (*Settled) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *Settled) GetRequestId() uint64 {
-	if x != nil {
-		return x.RequestId
-	}
-	return 0
-}
-
-func (x *Settled) GetResults() []*SettleResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-func (x *Settled) GetStatuses() []SettleStatus {
-	if x != nil {
-		return x.Statuses
-	}
-	return nil
-}
-
-func (x *Settled) GetMore() bool {
-	if x != nil {
-		return x.More
-	}
-	return false
-}
-
-// Extended answers an ExtendBatch.
-type Extended struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Leases that are held, with their new deadline.
-	Extended int64 `protobuf:"varint,1,opt,name=extended,proto3" json:"extended,omitempty"`
-	// Leases that are not held any more.
-	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
-	// Time from the extension until the new deadline, the first of several.
-	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// The new deadline by the server's clock, in microseconds: see Lease.
-	EndsUs int64 `protobuf:"varint,4,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
-	// Leases that the store has not answered for in time: they are not extended as far as is known, and end when they did before.
-	Unreachable   []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Extended) Reset() {
-	*x = Extended{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Extended) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Extended) ProtoMessage() {}
-
-func (x *Extended) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Extended.ProtoReflect.Descriptor instead.
-func (*Extended) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *Extended) GetExtended() int64 {
-	if x != nil {
-		return x.Extended
-	}
-	return 0
-}
-
-func (x *Extended) GetLost() []*LeaseRef {
-	if x != nil {
-		return x.Lost
-	}
-	return nil
-}
-
-func (x *Extended) GetRemaining() *durationpb.Duration {
-	if x != nil {
-		return x.Remaining
-	}
-	return nil
-}
-
-func (x *Extended) GetEndsUs() int64 {
-	if x != nil {
-		return x.EndsUs
-	}
-	return 0
-}
-
-func (x *Extended) GetUnreachable() []*LeaseRef {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
-}
-
-// Pong answers a Ping.
-type Pong struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the Ping.
-	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The server's clock in microseconds, read after the Ping had come: see Lease. It does not step, begins anywhere, and means
-	// nothing to another server.
-	ClockUs       int64 `protobuf:"varint,2,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Pong) Reset() {
-	*x = Pong{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Pong) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Pong) ProtoMessage() {}
-
-func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Pong.ProtoReflect.Descriptor instead.
-func (*Pong) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *Pong) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *Pong) GetClockUs() int64 {
-	if x != nil {
-		return x.ClockUs
-	}
-	return 0
-}
-
-// WorkResponse is one message to a worker. The first is Welcome.
-type WorkResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the message says.
-	//
-	// Types that are valid to be assigned to Kind:
-	//
-	//	*WorkResponse_Welcome
-	//	*WorkResponse_Assign
-	//	*WorkResponse_Settled
-	//	*WorkResponse_Extended
-	//	*WorkResponse_Control
-	//	*WorkResponse_Pong
-	Kind          isWorkResponse_Kind `protobuf_oneof:"kind"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkResponse) Reset() {
-	*x = WorkResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkResponse) ProtoMessage() {}
-
-func (x *WorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkResponse.ProtoReflect.Descriptor instead.
-func (*WorkResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *WorkResponse) GetKind() isWorkResponse_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetWelcome() *Welcome {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Welcome); ok {
-			return x.Welcome
-		}
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetAssign() *Assign {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Assign); ok {
-			return x.Assign
-		}
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetSettled() *Settled {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Settled); ok {
-			return x.Settled
-		}
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetExtended() *Extended {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Extended); ok {
-			return x.Extended
-		}
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetControl() *Control {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Control); ok {
-			return x.Control
-		}
-	}
-	return nil
-}
-
-func (x *WorkResponse) GetPong() *Pong {
-	if x != nil {
-		if x, ok := x.Kind.(*WorkResponse_Pong); ok {
-			return x.Pong
-		}
-	}
-	return nil
-}
-
-type isWorkResponse_Kind interface {
-	isWorkResponse_Kind()
-}
-
-type WorkResponse_Welcome struct {
-	// The stream is open.
-	Welcome *Welcome `protobuf:"bytes,1,opt,name=welcome,proto3,oneof"`
-}
-
-type WorkResponse_Assign struct {
-	// Keys to work on.
-	Assign *Assign `protobuf:"bytes,2,opt,name=assign,proto3,oneof"`
-}
-
-type WorkResponse_Settled struct {
-	// Leases have ended.
-	Settled *Settled `protobuf:"bytes,3,opt,name=settled,proto3,oneof"`
-}
-
-type WorkResponse_Extended struct {
-	// Leases were extended.
-	Extended *Extended `protobuf:"bytes,4,opt,name=extended,proto3,oneof"`
-}
-
-type WorkResponse_Control struct {
-	// Something is asked.
-	Control *Control `protobuf:"bytes,5,opt,name=control,proto3,oneof"`
-}
-
-type WorkResponse_Pong struct {
-	// The server's time.
-	Pong *Pong `protobuf:"bytes,6,opt,name=pong,proto3,oneof"`
-}
-
-func (*WorkResponse_Welcome) isWorkResponse_Kind() {}
-
-func (*WorkResponse_Assign) isWorkResponse_Kind() {}
-
-func (*WorkResponse_Settled) isWorkResponse_Kind() {}
-
-func (*WorkResponse_Extended) isWorkResponse_Kind() {}
-
-func (*WorkResponse_Control) isWorkResponse_Kind() {}
-
-func (*WorkResponse_Pong) isWorkResponse_Kind() {}
-
 // ForgetRequest clears the rate limiter's memory.
 type ForgetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2758,7 +554,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +566,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +579,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ForgetRequest) GetQueue() string {
@@ -2809,7 +605,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +617,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +630,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{9}
 }
 
 // NumRequeuesRequest asks for retry counts.
@@ -2850,7 +646,7 @@ type NumRequeuesRequest struct {
 
 func (x *NumRequeuesRequest) Reset() {
 	*x = NumRequeuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +658,7 @@ func (x *NumRequeuesRequest) String() string {
 func (*NumRequeuesRequest) ProtoMessage() {}
 
 func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +671,7 @@ func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesRequest.ProtoReflect.Descriptor instead.
 func (*NumRequeuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NumRequeuesRequest) GetQueue() string {
@@ -2903,7 +699,7 @@ type NumRequeuesResponse struct {
 
 func (x *NumRequeuesResponse) Reset() {
 	*x = NumRequeuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +711,7 @@ func (x *NumRequeuesResponse) String() string {
 func (*NumRequeuesResponse) ProtoMessage() {}
 
 func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +724,7 @@ func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesResponse.ProtoReflect.Descriptor instead.
 func (*NumRequeuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NumRequeuesResponse) GetCounts() []int64 {
@@ -2945,14 +741,14 @@ type LenRequest struct {
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
 	// names it.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
+	Partial       bool `protobuf:"varint,2,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LenRequest) Reset() {
 	*x = LenRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +760,7 @@ func (x *LenRequest) String() string {
 func (*LenRequest) ProtoMessage() {}
 
 func (x *LenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +773,7 @@ func (x *LenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenRequest.ProtoReflect.Descriptor instead.
 func (*LenRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LenRequest) GetQueue() string {
@@ -3000,14 +796,14 @@ type LenResponse struct {
 	// The counts, of all partitions but the unreachable ones.
 	Counts *Counts `protobuf:"bytes,1,opt,name=counts,proto3" json:"counts,omitempty"`
 	// Numbers of the partitions, from 0, that could not be reached and are not counted; only with `partial`.
-	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable   []int32 `protobuf:"varint,2,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LenResponse) Reset() {
 	*x = LenResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +815,7 @@ func (x *LenResponse) String() string {
 func (*LenResponse) ProtoMessage() {}
 
 func (x *LenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +828,7 @@ func (x *LenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenResponse.ProtoReflect.Descriptor instead.
 func (*LenResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LenResponse) GetCounts() *Counts {
@@ -3060,7 +856,7 @@ type ShutDownRequest struct {
 
 func (x *ShutDownRequest) Reset() {
 	*x = ShutDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +868,7 @@ func (x *ShutDownRequest) String() string {
 func (*ShutDownRequest) ProtoMessage() {}
 
 func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +881,7 @@ func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ShutDownRequest) GetSessionId() string {
@@ -3104,7 +900,7 @@ type ShutDownResponse struct {
 
 func (x *ShutDownResponse) Reset() {
 	*x = ShutDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +912,7 @@ func (x *ShutDownResponse) String() string {
 func (*ShutDownResponse) ProtoMessage() {}
 
 func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +925,7 @@ func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{15}
 }
 
 // ShutDownWithDrainRequest names a session.
@@ -3145,7 +941,7 @@ type ShutDownWithDrainRequest struct {
 
 func (x *ShutDownWithDrainRequest) Reset() {
 	*x = ShutDownWithDrainRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +953,7 @@ func (x *ShutDownWithDrainRequest) String() string {
 func (*ShutDownWithDrainRequest) ProtoMessage() {}
 
 func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +966,7 @@ func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ShutDownWithDrainRequest) GetSessionId() string {
@@ -3198,7 +994,7 @@ type ShutDownWithDrainResponse struct {
 
 func (x *ShutDownWithDrainResponse) Reset() {
 	*x = ShutDownWithDrainResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +1006,7 @@ func (x *ShutDownWithDrainResponse) String() string {
 func (*ShutDownWithDrainResponse) ProtoMessage() {}
 
 func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +1019,7 @@ func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ShutDownWithDrainResponse) GetRemaining() int64 {
@@ -3231,1729 +1027,6 @@ func (x *ShutDownWithDrainResponse) GetRemaining() int64 {
 		return x.Remaining
 	}
 	return 0
-}
-
-// ShuttingDownRequest names a session.
-type ShuttingDownRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
-	SessionId     string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShuttingDownRequest) Reset() {
-	*x = ShuttingDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShuttingDownRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShuttingDownRequest) ProtoMessage() {}
-
-func (x *ShuttingDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShuttingDownRequest.ProtoReflect.Descriptor instead.
-func (*ShuttingDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{42}
-}
-
-func (x *ShuttingDownRequest) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-// ShuttingDownResponse tells whether the session was shut down.
-type ShuttingDownResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether it was.
-	ShuttingDown  bool `protobuf:"varint,1,opt,name=shutting_down,json=shuttingDown,proto3" json:"shutting_down,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShuttingDownResponse) Reset() {
-	*x = ShuttingDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShuttingDownResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShuttingDownResponse) ProtoMessage() {}
-
-func (x *ShuttingDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShuttingDownResponse.ProtoReflect.Descriptor instead.
-func (*ShuttingDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{43}
-}
-
-func (x *ShuttingDownResponse) GetShuttingDown() bool {
-	if x != nil {
-		return x.ShuttingDown
-	}
-	return false
-}
-
-// CloseQueueRequest names a queue.
-type CloseQueueRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CloseQueueRequest) Reset() {
-	*x = CloseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CloseQueueRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CloseQueueRequest) ProtoMessage() {}
-
-func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CloseQueueRequest.ProtoReflect.Descriptor instead.
-func (*CloseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{44}
-}
-
-func (x *CloseQueueRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-// CloseQueueResponse says that the queue is closed.
-type CloseQueueResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CloseQueueResponse) Reset() {
-	*x = CloseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CloseQueueResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CloseQueueResponse) ProtoMessage() {}
-
-func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CloseQueueResponse.ProtoReflect.Descriptor instead.
-func (*CloseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{45}
-}
-
-// DeleteQueueRequest names a queue.
-type DeleteQueueRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Delete it although keys are leased. Their settlements are then refused with QUEUE_NOT_FOUND.
-	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteQueueRequest) Reset() {
-	*x = DeleteQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteQueueRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteQueueRequest) ProtoMessage() {}
-
-func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
-func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{46}
-}
-
-func (x *DeleteQueueRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *DeleteQueueRequest) GetForce() bool {
-	if x != nil {
-		return x.Force
-	}
-	return false
-}
-
-// DeleteQueueResponse says that the queue is gone.
-type DeleteQueueResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteQueueResponse) Reset() {
-	*x = DeleteQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteQueueResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteQueueResponse) ProtoMessage() {}
-
-func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
-func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{47}
-}
-
-// OpenQueueRequest names a queue.
-type OpenQueueRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *OpenQueueRequest) Reset() {
-	*x = OpenQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *OpenQueueRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*OpenQueueRequest) ProtoMessage() {}
-
-func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use OpenQueueRequest.ProtoReflect.Descriptor instead.
-func (*OpenQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{48}
-}
-
-func (x *OpenQueueRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-// OpenQueueResponse says that the queue is open.
-type OpenQueueResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *OpenQueueResponse) Reset() {
-	*x = OpenQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *OpenQueueResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*OpenQueueResponse) ProtoMessage() {}
-
-func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use OpenQueueResponse.ProtoReflect.Descriptor instead.
-func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
-}
-
-// ExponentialLimiter waits base x 2^failures, at most max.
-type ExponentialLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Delay of the first retry.
-	Base *durationpb.Duration `protobuf:"bytes,1,opt,name=base,proto3" json:"base,omitempty"`
-	// Longest delay; zero means no delay at all.
-	Max           *durationpb.Duration `protobuf:"bytes,2,opt,name=max,proto3" json:"max,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExponentialLimiter) Reset() {
-	*x = ExponentialLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExponentialLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExponentialLimiter) ProtoMessage() {}
-
-func (x *ExponentialLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExponentialLimiter.ProtoReflect.Descriptor instead.
-func (*ExponentialLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{50}
-}
-
-func (x *ExponentialLimiter) GetBase() *durationpb.Duration {
-	if x != nil {
-		return x.Base
-	}
-	return nil
-}
-
-func (x *ExponentialLimiter) GetMax() *durationpb.Duration {
-	if x != nil {
-		return x.Max
-	}
-	return nil
-}
-
-// BucketLimiter is one token bucket for the queue.
-type BucketLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens per second, above zero.
-	Qps float64 `protobuf:"fixed64,1,opt,name=qps,proto3" json:"qps,omitempty"`
-	// Tokens the bucket holds, at least one.
-	Burst         int64 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BucketLimiter) Reset() {
-	*x = BucketLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BucketLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BucketLimiter) ProtoMessage() {}
-
-func (x *BucketLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BucketLimiter.ProtoReflect.Descriptor instead.
-func (*BucketLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{51}
-}
-
-func (x *BucketLimiter) GetQps() float64 {
-	if x != nil {
-		return x.Qps
-	}
-	return 0
-}
-
-func (x *BucketLimiter) GetBurst() int64 {
-	if x != nil {
-		return x.Burst
-	}
-	return 0
-}
-
-// FastSlowLimiter retries fast at first.
-type FastSlowLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Delay of the first max_fast_attempts retries.
-	Fast *durationpb.Duration `protobuf:"bytes,1,opt,name=fast,proto3" json:"fast,omitempty"`
-	// Delay of every further one.
-	Slow *durationpb.Duration `protobuf:"bytes,2,opt,name=slow,proto3" json:"slow,omitempty"`
-	// How many retries are fast.
-	MaxFastAttempts int64 `protobuf:"varint,3,opt,name=max_fast_attempts,json=maxFastAttempts,proto3" json:"max_fast_attempts,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
-}
-
-func (x *FastSlowLimiter) Reset() {
-	*x = FastSlowLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FastSlowLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FastSlowLimiter) ProtoMessage() {}
-
-func (x *FastSlowLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FastSlowLimiter.ProtoReflect.Descriptor instead.
-func (*FastSlowLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{52}
-}
-
-func (x *FastSlowLimiter) GetFast() *durationpb.Duration {
-	if x != nil {
-		return x.Fast
-	}
-	return nil
-}
-
-func (x *FastSlowLimiter) GetSlow() *durationpb.Duration {
-	if x != nil {
-		return x.Slow
-	}
-	return nil
-}
-
-func (x *FastSlowLimiter) GetMaxFastAttempts() int64 {
-	if x != nil {
-		return x.MaxFastAttempts
-	}
-	return 0
-}
-
-// MaxOfLimiter asks every limiter and takes the longest delay.
-type MaxOfLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The limiters, 1 to 8.
-	Limiters      []*RateLimiter `protobuf:"bytes,1,rep,name=limiters,proto3" json:"limiters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MaxOfLimiter) Reset() {
-	*x = MaxOfLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MaxOfLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MaxOfLimiter) ProtoMessage() {}
-
-func (x *MaxOfLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MaxOfLimiter.ProtoReflect.Descriptor instead.
-func (*MaxOfLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{53}
-}
-
-func (x *MaxOfLimiter) GetLimiters() []*RateLimiter {
-	if x != nil {
-		return x.Limiters
-	}
-	return nil
-}
-
-// MaxWaitLimiter caps another limiter's delay.
-type MaxWaitLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The limiter.
-	Limiter *RateLimiter `protobuf:"bytes,1,opt,name=limiter,proto3" json:"limiter,omitempty"`
-	// Longest delay.
-	Max           *durationpb.Duration `protobuf:"bytes,2,opt,name=max,proto3" json:"max,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MaxWaitLimiter) Reset() {
-	*x = MaxWaitLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MaxWaitLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MaxWaitLimiter) ProtoMessage() {}
-
-func (x *MaxWaitLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MaxWaitLimiter.ProtoReflect.Descriptor instead.
-func (*MaxWaitLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{54}
-}
-
-func (x *MaxWaitLimiter) GetLimiter() *RateLimiter {
-	if x != nil {
-		return x.Limiter
-	}
-	return nil
-}
-
-func (x *MaxWaitLimiter) GetMax() *durationpb.Duration {
-	if x != nil {
-		return x.Max
-	}
-	return nil
-}
-
-// RateLimiter says how long a retried key waits.
-type RateLimiter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which limiter; at most 4 deep.
-	//
-	// Types that are valid to be assigned to Kind:
-	//
-	//	*RateLimiter_Exponential
-	//	*RateLimiter_Bucket
-	//	*RateLimiter_FastSlow
-	//	*RateLimiter_MaxOf
-	//	*RateLimiter_MaxWait
-	Kind          isRateLimiter_Kind `protobuf_oneof:"kind"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RateLimiter) Reset() {
-	*x = RateLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RateLimiter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RateLimiter) ProtoMessage() {}
-
-func (x *RateLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RateLimiter.ProtoReflect.Descriptor instead.
-func (*RateLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{55}
-}
-
-func (x *RateLimiter) GetKind() isRateLimiter_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return nil
-}
-
-func (x *RateLimiter) GetExponential() *ExponentialLimiter {
-	if x != nil {
-		if x, ok := x.Kind.(*RateLimiter_Exponential); ok {
-			return x.Exponential
-		}
-	}
-	return nil
-}
-
-func (x *RateLimiter) GetBucket() *BucketLimiter {
-	if x != nil {
-		if x, ok := x.Kind.(*RateLimiter_Bucket); ok {
-			return x.Bucket
-		}
-	}
-	return nil
-}
-
-func (x *RateLimiter) GetFastSlow() *FastSlowLimiter {
-	if x != nil {
-		if x, ok := x.Kind.(*RateLimiter_FastSlow); ok {
-			return x.FastSlow
-		}
-	}
-	return nil
-}
-
-func (x *RateLimiter) GetMaxOf() *MaxOfLimiter {
-	if x != nil {
-		if x, ok := x.Kind.(*RateLimiter_MaxOf); ok {
-			return x.MaxOf
-		}
-	}
-	return nil
-}
-
-func (x *RateLimiter) GetMaxWait() *MaxWaitLimiter {
-	if x != nil {
-		if x, ok := x.Kind.(*RateLimiter_MaxWait); ok {
-			return x.MaxWait
-		}
-	}
-	return nil
-}
-
-type isRateLimiter_Kind interface {
-	isRateLimiter_Kind()
-}
-
-type RateLimiter_Exponential struct {
-	// Grows with the key's failures.
-	Exponential *ExponentialLimiter `protobuf:"bytes,1,opt,name=exponential,proto3,oneof"`
-}
-
-type RateLimiter_Bucket struct {
-	// Bounds the whole queue.
-	Bucket *BucketLimiter `protobuf:"bytes,2,opt,name=bucket,proto3,oneof"`
-}
-
-type RateLimiter_FastSlow struct {
-	// Fast first, then slow.
-	FastSlow *FastSlowLimiter `protobuf:"bytes,3,opt,name=fast_slow,json=fastSlow,proto3,oneof"`
-}
-
-type RateLimiter_MaxOf struct {
-	// The longest of several.
-	MaxOf *MaxOfLimiter `protobuf:"bytes,4,opt,name=max_of,json=maxOf,proto3,oneof"`
-}
-
-type RateLimiter_MaxWait struct {
-	// Another one, capped.
-	MaxWait *MaxWaitLimiter `protobuf:"bytes,5,opt,name=max_wait,json=maxWait,proto3,oneof"`
-}
-
-func (*RateLimiter_Exponential) isRateLimiter_Kind() {}
-
-func (*RateLimiter_Bucket) isRateLimiter_Kind() {}
-
-func (*RateLimiter_FastSlow) isRateLimiter_Kind() {}
-
-func (*RateLimiter_MaxOf) isRateLimiter_Kind() {}
-
-func (*RateLimiter_MaxWait) isRateLimiter_Kind() {}
-
-// QueueConfig is how a queue behaves. Zero values mean defaults.
-type QueueConfig struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: 1 to 253 characters of letters, digits, `.`, `-`, `_` and `/`. By custom `<cluster>/<controller>`.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Limiter of AddRateLimited; left out, client-go's controller default: the longer of exponential
-	// 5 ms..1000 s and a bucket of 10 per second with burst 100.
-	RateLimiter *RateLimiter `protobuf:"bytes,2,opt,name=rate_limiter,json=rateLimiter,proto3" json:"rate_limiter,omitempty"`
-	// Lease duration when a worker asks for none; default 30 s.
-	LeaseDuration *durationpb.Duration `protobuf:"bytes,3,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Partitions, 1 to 64, fixed when the queue is created; default 1. What holds per key is exact whatever their number, and so are
-	// the buckets; order, priorities and aging hold inside a partition.
-	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// How long a barrier is kept after a key is done; default 5 min.
-	BarrierRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=barrier_retention,json=barrierRetention,proto3" json:"barrier_retention,omitempty"`
-	// Rate-limited retries after which a key is dead; zero means never. Retries by a settlement and by AddRateLimited count alike. An
-	// AddRateLimited beyond it is answered ADD_STATUS_DEAD: the key is dead, where it is held once it is settled OUTCOME_DONE.
-	MaxRetries int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
-	// An immediate add takes the key's pending delay away, and a key that waits already takes no
-	// delay (controller-runtime). By default a pending delay stays, and the key runs again when it is
-	// due (client-go).
-	AbsorbDelays bool `protobuf:"varint,7,opt,name=absorb_delays,json=absorbDelays,proto3" json:"absorb_delays,omitempty"`
-	// A rate-limited add of a key whose rate-limited delay is still pending is not counted and takes no token. By default every
-	// call does (client-go).
-	ReserveOnce bool `protobuf:"varint,8,opt,name=reserve_once,json=reserveOnce,proto3" json:"reserve_once,omitempty"`
-	// Every 8th lease goes to the key that has waited longest, whatever its priority, once that is longer than this. Default
-	// 30 s.
-	Aging *durationpb.Duration `protobuf:"bytes,9,opt,name=aging,proto3" json:"aging,omitempty"`
-	// How fast keys are handed out; left out, as fast as workers take them.
-	DispatchLimiter *BucketLimiter `protobuf:"bytes,10,opt,name=dispatch_limiter,json=dispatchLimiter,proto3" json:"dispatch_limiter,omitempty"`
-	// When an answer may be given. Default DURABILITY_MEMORY.
-	Durability Durability `protobuf:"varint,11,opt,name=durability,proto3,enum=deltaplane.queue.v1.Durability" json:"durability,omitempty"`
-	// Replicas of the store that DURABILITY_REPLICATED waits for, 1 to 10; default 1.
-	Replicas int32 `protobuf:"varint,12,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// How long one lease may be extended, counted from its start, at most 7 days; zero means without end. A worker that hangs but
-	// still extends loses its keys then.
-	MaxProcessing *durationpb.Duration `protobuf:"bytes,13,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
-	// How the queue's back-off entries grow.
-	Backoff *BackoffConfig `protobuf:"bytes,14,opt,name=backoff,proto3" json:"backoff,omitempty"`
-	// The longest lease: a worker that asks for more gets this. At least lease_duration, at most 1 h; default lease_duration. It is
-	// also how long nothing is handed out after the store has lost data, where no server remembers what it granted.
-	MaxLease *durationpb.Duration `protobuf:"bytes,18,opt,name=max_lease,json=maxLease,proto3" json:"max_lease,omitempty"`
-	// Leases of a key that may end without a settlement (its worker was killed, or hung) before the key is dead, at most 65,535;
-	// zero means any number. A key added while it was held for the last time waits again instead. An add brings a dead key back.
-	MaxDeliveries int32 `protobuf:"varint,19,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QueueConfig) Reset() {
-	*x = QueueConfig{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QueueConfig) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QueueConfig) ProtoMessage() {}
-
-func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
-func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{56}
-}
-
-func (x *QueueConfig) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *QueueConfig) GetRateLimiter() *RateLimiter {
-	if x != nil {
-		return x.RateLimiter
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetLeaseDuration() *durationpb.Duration {
-	if x != nil {
-		return x.LeaseDuration
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetPartitions() int32 {
-	if x != nil {
-		return x.Partitions
-	}
-	return 0
-}
-
-func (x *QueueConfig) GetBarrierRetention() *durationpb.Duration {
-	if x != nil {
-		return x.BarrierRetention
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetMaxRetries() int64 {
-	if x != nil {
-		return x.MaxRetries
-	}
-	return 0
-}
-
-func (x *QueueConfig) GetAbsorbDelays() bool {
-	if x != nil {
-		return x.AbsorbDelays
-	}
-	return false
-}
-
-func (x *QueueConfig) GetReserveOnce() bool {
-	if x != nil {
-		return x.ReserveOnce
-	}
-	return false
-}
-
-func (x *QueueConfig) GetAging() *durationpb.Duration {
-	if x != nil {
-		return x.Aging
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetDispatchLimiter() *BucketLimiter {
-	if x != nil {
-		return x.DispatchLimiter
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetDurability() Durability {
-	if x != nil {
-		return x.Durability
-	}
-	return Durability_DURABILITY_UNSPECIFIED
-}
-
-func (x *QueueConfig) GetReplicas() int32 {
-	if x != nil {
-		return x.Replicas
-	}
-	return 0
-}
-
-func (x *QueueConfig) GetMaxProcessing() *durationpb.Duration {
-	if x != nil {
-		return x.MaxProcessing
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetBackoff() *BackoffConfig {
-	if x != nil {
-		return x.Backoff
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetMaxLease() *durationpb.Duration {
-	if x != nil {
-		return x.MaxLease
-	}
-	return nil
-}
-
-func (x *QueueConfig) GetMaxDeliveries() int32 {
-	if x != nil {
-		return x.MaxDeliveries
-	}
-	return 0
-}
-
-// ConfigureQueueRequest creates or changes a queue.
-type ConfigureQueueRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The configuration wanted; it replaces the present one whole.
-	Config        *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ConfigureQueueRequest) Reset() {
-	*x = ConfigureQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConfigureQueueRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConfigureQueueRequest) ProtoMessage() {}
-
-func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConfigureQueueRequest.ProtoReflect.Descriptor instead.
-func (*ConfigureQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{57}
-}
-
-func (x *ConfigureQueueRequest) GetConfig() *QueueConfig {
-	if x != nil {
-		return x.Config
-	}
-	return nil
-}
-
-// ConfigureQueueResponse is the configuration in force.
-type ConfigureQueueResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The configuration, defaults filled in.
-	Config *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
-	// Whether the queue is new.
-	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
-	// The store's generation.
-	Generation    string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ConfigureQueueResponse) Reset() {
-	*x = ConfigureQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConfigureQueueResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConfigureQueueResponse) ProtoMessage() {}
-
-func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConfigureQueueResponse.ProtoReflect.Descriptor instead.
-func (*ConfigureQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{58}
-}
-
-func (x *ConfigureQueueResponse) GetConfig() *QueueConfig {
-	if x != nil {
-		return x.Config
-	}
-	return nil
-}
-
-func (x *ConfigureQueueResponse) GetCreated() bool {
-	if x != nil {
-		return x.Created
-	}
-	return false
-}
-
-func (x *ConfigureQueueResponse) GetGeneration() string {
-	if x != nil {
-		return x.Generation
-	}
-	return ""
-}
-
-// ListQueuesRequest asks for queues.
-type ListQueuesRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only queues whose name begins with this.
-	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
-	// names it.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListQueuesRequest) Reset() {
-	*x = ListQueuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListQueuesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListQueuesRequest) ProtoMessage() {}
-
-func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
-func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{59}
-}
-
-func (x *ListQueuesRequest) GetPrefix() string {
-	if x != nil {
-		return x.Prefix
-	}
-	return ""
-}
-
-func (x *ListQueuesRequest) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-// QueueStatus is a queue and what it holds.
-type QueueStatus struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The configuration, defaults filled in.
-	Config *QueueConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
-	// Keys by state.
-	Counts *Counts `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
-	// Whether Adds are refused.
-	Closed bool `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
-	// Age of the oldest ready key.
-	OldestReady *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_ready,json=oldestReady,proto3" json:"oldest_ready,omitempty"`
-	// Whether no keys are handed out.
-	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Until when no keys are handed out because the store was restarted or failed over; absent when they are.
-	HeldUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only with `partial`.
-	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QueueStatus) Reset() {
-	*x = QueueStatus{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QueueStatus) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QueueStatus) ProtoMessage() {}
-
-func (x *QueueStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QueueStatus.ProtoReflect.Descriptor instead.
-func (*QueueStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{60}
-}
-
-func (x *QueueStatus) GetConfig() *QueueConfig {
-	if x != nil {
-		return x.Config
-	}
-	return nil
-}
-
-func (x *QueueStatus) GetCounts() *Counts {
-	if x != nil {
-		return x.Counts
-	}
-	return nil
-}
-
-func (x *QueueStatus) GetClosed() bool {
-	if x != nil {
-		return x.Closed
-	}
-	return false
-}
-
-func (x *QueueStatus) GetOldestReady() *durationpb.Duration {
-	if x != nil {
-		return x.OldestReady
-	}
-	return nil
-}
-
-func (x *QueueStatus) GetPaused() bool {
-	if x != nil {
-		return x.Paused
-	}
-	return false
-}
-
-func (x *QueueStatus) GetHeldUntil() *timestamppb.Timestamp {
-	if x != nil {
-		return x.HeldUntil
-	}
-	return nil
-}
-
-func (x *QueueStatus) GetUnreachable() []int32 {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
-}
-
-// ListQueuesResponse lists queues.
-type ListQueuesResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queues, by name.
-	Queues []*QueueStatus `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Kind of the store: `memory` or `redis`.
-	Engine string `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
-	// The store's generation.
-	Generation    string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListQueuesResponse) Reset() {
-	*x = ListQueuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListQueuesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListQueuesResponse) ProtoMessage() {}
-
-func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
-func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{61}
-}
-
-func (x *ListQueuesResponse) GetQueues() []*QueueStatus {
-	if x != nil {
-		return x.Queues
-	}
-	return nil
-}
-
-func (x *ListQueuesResponse) GetEngine() string {
-	if x != nil {
-		return x.Engine
-	}
-	return ""
-}
-
-func (x *ListQueuesResponse) GetGeneration() string {
-	if x != nil {
-		return x.Generation
-	}
-	return ""
-}
-
-// Item is everything known about one key.
-type Item struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The key.
-	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Where it stands.
-	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
-	// Not told: a token is its holder's. Always zero.
-	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	// Session that holds it, by the id its caller gave it. With authentication a session belongs to the caller that opened it.
-	Holder string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Deadline of the lease.
-	Deadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// Rate-limited adds since it was forgotten.
-	NumRequeues int64 `protobuf:"varint,6,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
-	// Leases since it was last settled.
-	Attempt int64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Priority it waits with.
-	Priority int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	// When it was first added.
-	AddedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=added_at,json=addedAt,proto3" json:"added_at,omitempty"`
-	// When it becomes or became ready.
-	ReadyAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	// Due time of a pending delay, which may exist beside any state.
-	DelayedUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
-	// Barrier of the next lease.
-	Barrier []*v1.CollectionRevision `protobuf:"bytes,12,rep,name=barrier,proto3" json:"barrier,omitempty"`
-	// Bytes of saved state.
-	StateBytes int32 `protobuf:"varint,13,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
-	// What is still expected.
-	Expectations *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
-	// Reason of the last settlement that gave one, or why the queue gave the key up.
-	LastReason string `protobuf:"bytes,15,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
-	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues with max_deliveries, until it
-	// is settled.
-	LastHolders   []string `protobuf:"bytes,20,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Item) Reset() {
-	*x = Item{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Item) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Item) ProtoMessage() {}
-
-func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Item.ProtoReflect.Descriptor instead.
-func (*Item) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{62}
-}
-
-func (x *Item) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *Item) GetState() State {
-	if x != nil {
-		return x.State
-	}
-	return State_STATE_UNSPECIFIED
-}
-
-func (x *Item) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *Item) GetHolder() string {
-	if x != nil {
-		return x.Holder
-	}
-	return ""
-}
-
-func (x *Item) GetDeadline() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Deadline
-	}
-	return nil
-}
-
-func (x *Item) GetNumRequeues() int64 {
-	if x != nil {
-		return x.NumRequeues
-	}
-	return 0
-}
-
-func (x *Item) GetAttempt() int64 {
-	if x != nil {
-		return x.Attempt
-	}
-	return 0
-}
-
-func (x *Item) GetPriority() int32 {
-	if x != nil {
-		return x.Priority
-	}
-	return 0
-}
-
-func (x *Item) GetAddedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.AddedAt
-	}
-	return nil
-}
-
-func (x *Item) GetReadyAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.ReadyAt
-	}
-	return nil
-}
-
-func (x *Item) GetDelayedUntil() *timestamppb.Timestamp {
-	if x != nil {
-		return x.DelayedUntil
-	}
-	return nil
-}
-
-func (x *Item) GetBarrier() []*v1.CollectionRevision {
-	if x != nil {
-		return x.Barrier
-	}
-	return nil
-}
-
-func (x *Item) GetStateBytes() int32 {
-	if x != nil {
-		return x.StateBytes
-	}
-	return 0
-}
-
-func (x *Item) GetExpectations() *Expectations {
-	if x != nil {
-		return x.Expectations
-	}
-	return nil
-}
-
-func (x *Item) GetLastReason() string {
-	if x != nil {
-		return x.LastReason
-	}
-	return ""
-}
-
-func (x *Item) GetLastHolders() []string {
-	if x != nil {
-		return x.LastHolders
-	}
-	return nil
-}
-
-// InspectRequest names a key.
-type InspectRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The key.
-	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *InspectRequest) Reset() {
-	*x = InspectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *InspectRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*InspectRequest) ProtoMessage() {}
-
-func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
-func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{63}
-}
-
-func (x *InspectRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *InspectRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-// InspectResponse is what is known of the key.
-type InspectResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The key.
-	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// What happened to it last, newest first, as this server has seen it. A server keeps the last events of the keys it saw last;
-	// they are for people and gone when it restarts.
-	History       []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *InspectResponse) Reset() {
-	*x = InspectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *InspectResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*InspectResponse) ProtoMessage() {}
-
-func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
-func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{64}
-}
-
-func (x *InspectResponse) GetItem() *Item {
-	if x != nil {
-		return x.Item
-	}
-	return nil
-}
-
-func (x *InspectResponse) GetHistory() []*HistoryEvent {
-	if x != nil {
-		return x.History
-	}
-	return nil
-}
-
-// ListItemsRequest asks for keys.
-type ListItemsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Only keys in this state.
-	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
-	// Most keys in the page; zero means 100, at most 1,000.
-	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the previous page's answer.
-	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE STORE_UNAVAILABLE, that names it.
-	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListItemsRequest) Reset() {
-	*x = ListItemsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListItemsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListItemsRequest) ProtoMessage() {}
-
-func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
-func (*ListItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{65}
-}
-
-func (x *ListItemsRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *ListItemsRequest) GetState() State {
-	if x != nil {
-		return x.State
-	}
-	return State_STATE_UNSPECIFIED
-}
-
-func (x *ListItemsRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ListItemsRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-func (x *ListItemsRequest) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-// ListItemsResponse is a page of keys.
-type ListItemsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The keys.
-	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// Token of the next page; empty at the end.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Numbers of the partitions, from 0, that this page left out.
-	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListItemsResponse) Reset() {
-	*x = ListItemsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListItemsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListItemsResponse) ProtoMessage() {}
-
-func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
-func (*ListItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{66}
-}
-
-func (x *ListItemsResponse) GetItems() []*Item {
-	if x != nil {
-		return x.Items
-	}
-	return nil
-}
-
-func (x *ListItemsResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-func (x *ListItemsResponse) GetUnreachable() []int32 {
-	if x != nil {
-		return x.Unreachable
-	}
-	return nil
 }
 
 // SaveStateRequest keeps bytes with a leased key.
@@ -4973,7 +1046,7 @@ type SaveStateRequest struct {
 
 func (x *SaveStateRequest) Reset() {
 	*x = SaveStateRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4985,7 +1058,7 @@ func (x *SaveStateRequest) String() string {
 func (*SaveStateRequest) ProtoMessage() {}
 
 func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4998,7 +1071,7 @@ func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateRequest.ProtoReflect.Descriptor instead.
 func (*SaveStateRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{67}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SaveStateRequest) GetQueue() string {
@@ -5040,7 +1113,7 @@ type SaveStateResponse struct {
 
 func (x *SaveStateResponse) Reset() {
 	*x = SaveStateResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5052,7 +1125,7 @@ func (x *SaveStateResponse) String() string {
 func (*SaveStateResponse) ProtoMessage() {}
 
 func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5065,7 +1138,7 @@ func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateResponse.ProtoReflect.Descriptor instead.
 func (*SaveStateResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{68}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SaveStateResponse) GetStatus() SettleStatus {
@@ -5096,7 +1169,7 @@ type ExpectRequest struct {
 
 func (x *ExpectRequest) Reset() {
 	*x = ExpectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5108,7 +1181,7 @@ func (x *ExpectRequest) String() string {
 func (*ExpectRequest) ProtoMessage() {}
 
 func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5121,7 +1194,7 @@ func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectRequest.ProtoReflect.Descriptor instead.
 func (*ExpectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{69}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExpectRequest) GetQueue() string {
@@ -5177,7 +1250,7 @@ type ExpectResponse struct {
 
 func (x *ExpectResponse) Reset() {
 	*x = ExpectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5189,7 +1262,7 @@ func (x *ExpectResponse) String() string {
 func (*ExpectResponse) ProtoMessage() {}
 
 func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5202,7 +1275,7 @@ func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectResponse.ProtoReflect.Descriptor instead.
 func (*ExpectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{70}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExpectResponse) GetStatus() SettleStatus {
@@ -5231,7 +1304,7 @@ type ObserveRequest struct {
 
 func (x *ObserveRequest) Reset() {
 	*x = ObserveRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5243,7 +1316,7 @@ func (x *ObserveRequest) String() string {
 func (*ObserveRequest) ProtoMessage() {}
 
 func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5256,7 +1329,7 @@ func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveRequest.ProtoReflect.Descriptor instead.
 func (*ObserveRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{71}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ObserveRequest) GetQueue() string {
@@ -5305,7 +1378,7 @@ type ObserveResponse struct {
 
 func (x *ObserveResponse) Reset() {
 	*x = ObserveResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5317,7 +1390,7 @@ func (x *ObserveResponse) String() string {
 func (*ObserveResponse) ProtoMessage() {}
 
 func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5330,7 +1403,7 @@ func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveResponse.ProtoReflect.Descriptor instead.
 func (*ObserveResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{72}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ObserveResponse) GetExpectations() *Expectations {
@@ -5353,7 +1426,7 @@ type GetExpectationsRequest struct {
 
 func (x *GetExpectationsRequest) Reset() {
 	*x = GetExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +1438,7 @@ func (x *GetExpectationsRequest) String() string {
 func (*GetExpectationsRequest) ProtoMessage() {}
 
 func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +1451,7 @@ func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*GetExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{73}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetExpectationsRequest) GetQueue() string {
@@ -5406,7 +1479,7 @@ type GetExpectationsResponse struct {
 
 func (x *GetExpectationsResponse) Reset() {
 	*x = GetExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5418,7 +1491,7 @@ func (x *GetExpectationsResponse) String() string {
 func (*GetExpectationsResponse) ProtoMessage() {}
 
 func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5431,7 +1504,7 @@ func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*GetExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{74}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetExpectationsResponse) GetExpectations() *Expectations {
@@ -5454,7 +1527,7 @@ type DeleteExpectationsRequest struct {
 
 func (x *DeleteExpectationsRequest) Reset() {
 	*x = DeleteExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[75]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5466,7 +1539,7 @@ func (x *DeleteExpectationsRequest) String() string {
 func (*DeleteExpectationsRequest) ProtoMessage() {}
 
 func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[75]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5479,7 +1552,7 @@ func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{75}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteExpectationsRequest) GetQueue() string {
@@ -5505,7 +1578,7 @@ type DeleteExpectationsResponse struct {
 
 func (x *DeleteExpectationsResponse) Reset() {
 	*x = DeleteExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[76]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5517,7 +1590,7 @@ func (x *DeleteExpectationsResponse) String() string {
 func (*DeleteExpectationsResponse) ProtoMessage() {}
 
 func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[76]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5530,14 +1603,14 @@ func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{76}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 var File_deltaplane_queue_v1_queue_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1fdeltaplane/queue/v1/admin.proto\x1a!deltaplane/queue/v1/backoff.proto\x1a!deltaplane/queue/v1/produce.proto\x1a\x1fdeltaplane/queue/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x9c\x01\n" +
+	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a!deltaplane/queue/v1/produce.proto\x1a\x1fdeltaplane/queue/v1/types.proto\x1a\x1edeltaplane/queue/v1/work.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x01\n" +
 	"\aAddItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12A\n" +
@@ -5579,171 +1652,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\aresults\x18\x01 \x03(\v2\x1e.deltaplane.queue.v1.AddResultR\aresults\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\tR\n" +
-	"generation\"\xb6\x01\n" +
-	"\fExpectations\x12\x1b\n" +
-	"\towner_uid\x18\x01 \x01(\tR\bownerUid\x12\x1c\n" +
-	"\tcreations\x18\x02 \x03(\tR\tcreations\x12\x1c\n" +
-	"\tdeletions\x18\x03 \x03(\tR\tdeletions\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\x127\n" +
-	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xd4\x05\n" +
-	"\x05Lease\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\x04R\x05token\x126\n" +
-	"\bdeadline\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x127\n" +
-	"\tremaining\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12!\n" +
-	"\fnum_requeues\x18\x06 \x01(\x03R\vnumRequeues\x12\x18\n" +
-	"\aattempt\x18\a \x01(\x03R\aattempt\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\x05R\bpriority\x125\n" +
-	"\badded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aaddedAt\x125\n" +
-	"\bready_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\x12A\n" +
-	"\abarrier\x18\v \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\abarrier\x12\"\n" +
-	"\ftraceparents\x18\f \x03(\tR\ftraceparents\x12\x14\n" +
-	"\x05state\x18\r \x01(\fR\x05state\x12E\n" +
-	"\fexpectations\x18\x0e \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
-	"\vdeadline_us\x18\x0f \x01(\x03R\n" +
-	"deadlineUs\x12!\n" +
-	"\fremaining_us\x18\x10 \x01(\x03R\vremainingUs\x12\x19\n" +
-	"\badded_us\x18\x11 \x01(\x03R\aaddedUs\x12\x19\n" +
-	"\bready_us\x18\x12 \x01(\x03R\areadyUs\x12\x17\n" +
-	"\aends_us\x18\x13 \x01(\x03R\x06endsUs\"\xcf\x01\n" +
-	"\n" +
-	"GetRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x1b\n" +
-	"\tmax_items\x18\x03 \x01(\x05R\bmaxItems\x12-\n" +
-	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12@\n" +
-	"\x0elease_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"\xbb\x01\n" +
-	"\vGetResponse\x122\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x1b\n" +
-	"\tshut_down\x18\x02 \x01(\bR\bshutDown\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\tR\n" +
-	"generation\x12\x19\n" +
-	"\bclock_us\x18\x04 \x01(\x03R\aclockUs\x12 \n" +
-	"\vunreachable\x18\n" +
-	" \x03(\x05R\vunreachable\"\x85\x03\n" +
-	"\n" +
-	"Settlement\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\x04R\x05token\x126\n" +
-	"\aoutcome\x18\x04 \x01(\x0e2\x1c.deltaplane.queue.v1.OutcomeR\aoutcome\x12/\n" +
-	"\x05delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x12@\n" +
-	"\aread_at\x18\a \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x06readAt\x12=\n" +
-	"\x05wrote\x18\b \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x05wrote\x127\n" +
-	"\bpriority\x18\t \x01(\v2\x1b.google.protobuf.Int32ValueR\bpriority\"\xcb\x01\n" +
-	"\fSettleResult\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\x04R\x05token\x129\n" +
-	"\x06status\x18\x03 \x01(\x0e2!.deltaplane.queue.v1.SettleStatusR\x06status\x12!\n" +
-	"\fnum_requeues\x18\x04 \x01(\x03R\vnumRequeues\x125\n" +
-	"\bready_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\"\xaa\x01\n" +
-	"\rSettleRequest\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x02 \x01(\x04R\trequestId\x12A\n" +
-	"\vsettlements\x18\x03 \x03(\v2\x1f.deltaplane.queue.v1.SettlementR\vsettlements\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"l\n" +
-	"\x0eSettleResponse\x12;\n" +
-	"\aresults\x18\x01 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x02 \x01(\x04R\trequestId\"\x7f\n" +
-	"\rExtendRequest\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\x125\n" +
-	"\x06leases\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"\xd9\x01\n" +
-	"\x0eExtendResponse\x12\x1a\n" +
-	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
-	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12?\n" +
-	"\vunreachable\x18\n" +
-	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\"\x83\x02\n" +
-	"\x05Hello\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x16\n" +
-	"\x06client\x18\x02 \x01(\tR\x06client\x12\x16\n" +
-	"\x06queues\x18\x03 \x03(\tR\x06queues\x12@\n" +
-	"\x0elease_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x125\n" +
-	"\x06resume\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06resume\x12\x18\n" +
-	"\acompact\x18\x06 \x01(\bR\acompact\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"4\n" +
-	"\x06Credit\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
-	"\x05items\x18\x02 \x01(\x05R\x05items\"\x90\x01\n" +
-	"\vSettleBatch\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x01 \x01(\x04R\trequestId\x12A\n" +
-	"\vsettlements\x18\x02 \x03(\v2\x1f.deltaplane.queue.v1.SettlementR\vsettlements\x12\x1f\n" +
-	"\vhold_credit\x18\x03 \x01(\bR\n" +
-	"holdCredit\"D\n" +
-	"\vExtendBatch\x125\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\"\x16\n" +
-	"\x04Ping\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\"\t\n" +
-	"\aGoodbye\"\xe3\x02\n" +
-	"\vWorkRequest\x122\n" +
-	"\x05hello\x18\x01 \x01(\v2\x1a.deltaplane.queue.v1.HelloH\x00R\x05hello\x125\n" +
-	"\x06credit\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CreditH\x00R\x06credit\x12:\n" +
-	"\x06settle\x18\x03 \x01(\v2 .deltaplane.queue.v1.SettleBatchH\x00R\x06settle\x12:\n" +
-	"\x06extend\x18\x04 \x01(\v2 .deltaplane.queue.v1.ExtendBatchH\x00R\x06extend\x128\n" +
-	"\agoodbye\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.GoodbyeH\x00R\agoodbye\x12/\n" +
-	"\x04ping\x18\x06 \x01(\v2\x19.deltaplane.queue.v1.PingH\x00R\x04pingB\x06\n" +
-	"\x04kind\"\xa7\x03\n" +
-	"\aWelcome\x12;\n" +
-	"\vserver_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"serverTime\x12@\n" +
-	"\x0elease_duration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\tR\n" +
-	"generation\x121\n" +
-	"\x04kept\x18\x04 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04kept\x121\n" +
-	"\x04lost\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x12\x19\n" +
-	"\bclock_us\x18\x06 \x01(\x03R\aclockUs\x12?\n" +
-	"\vunreachable\x18\n" +
-	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\x12;\n" +
-	"\arefused\x18\v \x03(\v2!.deltaplane.queue.v1.RefusedQueueR\arefused\"j\n" +
-	"\fRefusedQueue\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
-	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"R\n" +
-	"\x06Assign\x122\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xb8\x01\n" +
-	"\aSettled\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x01 \x01(\x04R\trequestId\x12;\n" +
-	"\aresults\x18\x02 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12=\n" +
-	"\bstatuses\x18\x03 \x03(\x0e2!.deltaplane.queue.v1.SettleStatusR\bstatuses\x12\x12\n" +
-	"\x04more\x18\n" +
-	" \x01(\bR\x04more\"\xec\x01\n" +
-	"\bExtended\x12\x1a\n" +
-	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
-	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12\x17\n" +
-	"\aends_us\x18\x04 \x01(\x03R\x06endsUs\x12?\n" +
-	"\vunreachable\x18\n" +
-	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\"1\n" +
-	"\x04Pong\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x19\n" +
-	"\bclock_us\x18\x02 \x01(\x03R\aclockUs\"\xe9\x02\n" +
-	"\fWorkResponse\x128\n" +
-	"\awelcome\x18\x01 \x01(\v2\x1c.deltaplane.queue.v1.WelcomeH\x00R\awelcome\x125\n" +
-	"\x06assign\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.AssignH\x00R\x06assign\x128\n" +
-	"\asettled\x18\x03 \x01(\v2\x1c.deltaplane.queue.v1.SettledH\x00R\asettled\x12;\n" +
-	"\bextended\x18\x04 \x01(\v2\x1d.deltaplane.queue.v1.ExtendedH\x00R\bextended\x128\n" +
-	"\acontrol\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.ControlH\x00R\acontrol\x12/\n" +
-	"\x04pong\x18\x06 \x01(\v2\x19.deltaplane.queue.v1.PongH\x00R\x04pongB\x06\n" +
-	"\x04kind\"9\n" +
+	"generation\"9\n" +
 	"\rForgetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"\x10\n" +
@@ -5756,12 +1665,10 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"LenRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"d\n" +
+	"\apartial\x18\x02 \x01(\bR\apartial\"d\n" +
 	"\vLenResponse\x123\n" +
 	"\x06counts\x18\x01 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12 \n" +
-	"\vunreachable\x18\n" +
-	" \x03(\x05R\vunreachable\"0\n" +
+	"\vunreachable\x18\x02 \x03(\x05R\vunreachable\"0\n" +
 	"\x0fShutDownRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\"\x12\n" +
@@ -5771,134 +1678,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"9\n" +
 	"\x19ShutDownWithDrainResponse\x12\x1c\n" +
-	"\tremaining\x18\x01 \x01(\x03R\tremaining\"4\n" +
-	"\x13ShuttingDownRequest\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\";\n" +
-	"\x14ShuttingDownResponse\x12#\n" +
-	"\rshutting_down\x18\x01 \x01(\bR\fshuttingDown\")\n" +
-	"\x11CloseQueueRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x14\n" +
-	"\x12CloseQueueResponse\"@\n" +
-	"\x12DeleteQueueRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
-	"\x13DeleteQueueResponse\"(\n" +
-	"\x10OpenQueueRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x13\n" +
-	"\x11OpenQueueResponse\"p\n" +
-	"\x12ExponentialLimiter\x12-\n" +
-	"\x04base\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04base\x12+\n" +
-	"\x03max\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03max\"7\n" +
-	"\rBucketLimiter\x12\x10\n" +
-	"\x03qps\x18\x01 \x01(\x01R\x03qps\x12\x14\n" +
-	"\x05burst\x18\x02 \x01(\x03R\x05burst\"\x9b\x01\n" +
-	"\x0fFastSlowLimiter\x12-\n" +
-	"\x04fast\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04fast\x12-\n" +
-	"\x04slow\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04slow\x12*\n" +
-	"\x11max_fast_attempts\x18\x03 \x01(\x03R\x0fmaxFastAttempts\"L\n" +
-	"\fMaxOfLimiter\x12<\n" +
-	"\blimiters\x18\x01 \x03(\v2 .deltaplane.queue.v1.RateLimiterR\blimiters\"y\n" +
-	"\x0eMaxWaitLimiter\x12:\n" +
-	"\alimiter\x18\x01 \x01(\v2 .deltaplane.queue.v1.RateLimiterR\alimiter\x12+\n" +
-	"\x03max\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03max\"\xe3\x02\n" +
-	"\vRateLimiter\x12K\n" +
-	"\vexponential\x18\x01 \x01(\v2'.deltaplane.queue.v1.ExponentialLimiterH\x00R\vexponential\x12<\n" +
-	"\x06bucket\x18\x02 \x01(\v2\".deltaplane.queue.v1.BucketLimiterH\x00R\x06bucket\x12C\n" +
-	"\tfast_slow\x18\x03 \x01(\v2$.deltaplane.queue.v1.FastSlowLimiterH\x00R\bfastSlow\x12:\n" +
-	"\x06max_of\x18\x04 \x01(\v2!.deltaplane.queue.v1.MaxOfLimiterH\x00R\x05maxOf\x12@\n" +
-	"\bmax_wait\x18\x05 \x01(\v2#.deltaplane.queue.v1.MaxWaitLimiterH\x00R\amaxWaitB\x06\n" +
-	"\x04kind\"\xb5\x06\n" +
-	"\vQueueConfig\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
-	"\frate_limiter\x18\x02 \x01(\v2 .deltaplane.queue.v1.RateLimiterR\vrateLimiter\x12@\n" +
-	"\x0elease_duration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x1e\n" +
-	"\n" +
-	"partitions\x18\x04 \x01(\x05R\n" +
-	"partitions\x12F\n" +
-	"\x11barrier_retention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x10barrierRetention\x12\x1f\n" +
-	"\vmax_retries\x18\x06 \x01(\x03R\n" +
-	"maxRetries\x12#\n" +
-	"\rabsorb_delays\x18\a \x01(\bR\fabsorbDelays\x12!\n" +
-	"\freserve_once\x18\b \x01(\bR\vreserveOnce\x12/\n" +
-	"\x05aging\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05aging\x12M\n" +
-	"\x10dispatch_limiter\x18\n" +
-	" \x01(\v2\".deltaplane.queue.v1.BucketLimiterR\x0fdispatchLimiter\x12?\n" +
-	"\n" +
-	"durability\x18\v \x01(\x0e2\x1f.deltaplane.queue.v1.DurabilityR\n" +
-	"durability\x12\x1a\n" +
-	"\breplicas\x18\f \x01(\x05R\breplicas\x12@\n" +
-	"\x0emax_processing\x18\r \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12<\n" +
-	"\abackoff\x18\x0e \x01(\v2\".deltaplane.queue.v1.BackoffConfigR\abackoff\x126\n" +
-	"\tmax_lease\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\bmaxLease\x12%\n" +
-	"\x0emax_deliveries\x18\x13 \x01(\x05R\rmaxDeliveries\"Q\n" +
-	"\x15ConfigureQueueRequest\x128\n" +
-	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\"\x8c\x01\n" +
-	"\x16ConfigureQueueResponse\x128\n" +
-	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"E\n" +
-	"\x11ListQueuesRequest\x12\x16\n" +
-	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"\xc7\x02\n" +
-	"\vQueueStatus\x128\n" +
-	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x123\n" +
-	"\x06counts\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x16\n" +
-	"\x06closed\x18\x03 \x01(\bR\x06closed\x12<\n" +
-	"\foldest_ready\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\voldestReady\x12\x16\n" +
-	"\x06paused\x18\x05 \x01(\bR\x06paused\x129\n" +
-	"\n" +
-	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\x12 \n" +
-	"\vunreachable\x18\n" +
-	" \x03(\x05R\vunreachable\"\x86\x01\n" +
-	"\x12ListQueuesResponse\x128\n" +
-	"\x06queues\x18\x01 \x03(\v2 .deltaplane.queue.v1.QueueStatusR\x06queues\x12\x16\n" +
-	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"\xa7\x05\n" +
-	"\x04Item\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x16\n" +
-	"\x06holder\x18\x04 \x01(\tR\x06holder\x126\n" +
-	"\bdeadline\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
-	"\fnum_requeues\x18\x06 \x01(\x03R\vnumRequeues\x12\x18\n" +
-	"\aattempt\x18\a \x01(\x03R\aattempt\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\x05R\bpriority\x125\n" +
-	"\badded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aaddedAt\x125\n" +
-	"\bready_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\x12?\n" +
-	"\rdelayed_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\fdelayedUntil\x12A\n" +
-	"\abarrier\x18\f \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\abarrier\x12\x1f\n" +
-	"\vstate_bytes\x18\r \x01(\x05R\n" +
-	"stateBytes\x12E\n" +
-	"\fexpectations\x18\x0e \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
-	"\vlast_reason\x18\x0f \x01(\tR\n" +
-	"lastReason\x12!\n" +
-	"\flast_holders\x18\x14 \x03(\tR\vlastHolders\"8\n" +
-	"\x0eInspectRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"}\n" +
-	"\x0fInspectResponse\x12-\n" +
-	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
-	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\xb0\x01\n" +
-	"\x10ListItemsRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
-	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\"\x8e\x01\n" +
-	"\x11ListItemsResponse\x12/\n" +
-	"\x05items\x18\x01 \x03(\v2\x19.deltaplane.queue.v1.ItemR\x05items\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12 \n" +
-	"\vunreachable\x18\n" +
-	" \x03(\x05R\vunreachable\"f\n" +
+	"\tremaining\x18\x01 \x01(\x03R\tremaining\"f\n" +
 	"\x10SaveStateRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5931,24 +1711,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x19DeleteExpectationsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"\x1c\n" +
-	"\x1aDeleteExpectationsResponse*\xb9\x01\n" +
-	"\fSettleStatus\x12\x1d\n" +
-	"\x19SETTLE_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
-	"\x15SETTLE_STATUS_SETTLED\x10\x01\x12\x1a\n" +
-	"\x16SETTLE_STATUS_REQUEUED\x10\x02\x12\x16\n" +
-	"\x12SETTLE_STATUS_LOST\x10\x03\x12\x1c\n" +
-	"\x18SETTLE_STATUS_NOT_LEASED\x10\x04\x12\x1d\n" +
-	"\x19SETTLE_STATUS_UNAVAILABLE\x10\x05*\x89\x01\n" +
-	"\x05State\x12\x15\n" +
-	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
-	"\n" +
-	"STATE_IDLE\x10\x01\x12\x0f\n" +
-	"\vSTATE_READY\x10\x02\x12\x11\n" +
-	"\rSTATE_DELAYED\x10\x03\x12\x14\n" +
-	"\x10STATE_PROCESSING\x10\x04\x12\x0f\n" +
-	"\vSTATE_DIRTY\x10\x05\x12\x0e\n" +
-	"\n" +
-	"STATE_DEAD\x10\x062\x9b\x1d\n" +
+	"\x1aDeleteExpectationsResponse2\xed\f\n" +
 	"\fQueueService\x12H\n" +
 	"\x03Add\x12\x1f.deltaplane.queue.v1.AddRequest\x1a .deltaplane.queue.v1.AddResponse\x12W\n" +
 	"\bAddAfter\x12$.deltaplane.queue.v1.AddAfterRequest\x1a%.deltaplane.queue.v1.AddAfterResponse\x12i\n" +
@@ -5962,38 +1725,12 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\vNumRequeues\x12'.deltaplane.queue.v1.NumRequeuesRequest\x1a(.deltaplane.queue.v1.NumRequeuesResponse\x12H\n" +
 	"\x03Len\x12\x1f.deltaplane.queue.v1.LenRequest\x1a .deltaplane.queue.v1.LenResponse\x12W\n" +
 	"\bShutDown\x12$.deltaplane.queue.v1.ShutDownRequest\x1a%.deltaplane.queue.v1.ShutDownResponse\x12r\n" +
-	"\x11ShutDownWithDrain\x12-.deltaplane.queue.v1.ShutDownWithDrainRequest\x1a..deltaplane.queue.v1.ShutDownWithDrainResponse\x12c\n" +
-	"\fShuttingDown\x12(.deltaplane.queue.v1.ShuttingDownRequest\x1a).deltaplane.queue.v1.ShuttingDownResponse\x12]\n" +
-	"\n" +
-	"CloseQueue\x12&.deltaplane.queue.v1.CloseQueueRequest\x1a'.deltaplane.queue.v1.CloseQueueResponse\x12Z\n" +
-	"\tOpenQueue\x12%.deltaplane.queue.v1.OpenQueueRequest\x1a&.deltaplane.queue.v1.OpenQueueResponse\x12]\n" +
-	"\n" +
-	"PauseQueue\x12&.deltaplane.queue.v1.PauseQueueRequest\x1a'.deltaplane.queue.v1.PauseQueueResponse\x12`\n" +
-	"\vResumeQueue\x12'.deltaplane.queue.v1.ResumeQueueRequest\x1a(.deltaplane.queue.v1.ResumeQueueResponse\x12_\n" +
-	"\n" +
-	"DrainQueue\x12&.deltaplane.queue.v1.DrainQueueRequest\x1a'.deltaplane.queue.v1.DrainQueueResponse0\x01\x12i\n" +
-	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12`\n" +
-	"\vDeleteQueue\x12'.deltaplane.queue.v1.DeleteQueueRequest\x1a(.deltaplane.queue.v1.DeleteQueueResponse\x12]\n" +
-	"\n" +
-	"ListQueues\x12&.deltaplane.queue.v1.ListQueuesRequest\x1a'.deltaplane.queue.v1.ListQueuesResponse\x12T\n" +
-	"\aInspect\x12#.deltaplane.queue.v1.InspectRequest\x1a$.deltaplane.queue.v1.InspectResponse\x12Z\n" +
-	"\tListItems\x12%.deltaplane.queue.v1.ListItemsRequest\x1a&.deltaplane.queue.v1.ListItemsResponse\x12W\n" +
-	"\bRetryNow\x12$.deltaplane.queue.v1.RetryNowRequest\x1a%.deltaplane.queue.v1.RetryNowResponse\x12c\n" +
-	"\fReleaseItems\x12(.deltaplane.queue.v1.ReleaseItemsRequest\x1a).deltaplane.queue.v1.ReleaseItemsResponse\x12`\n" +
-	"\vDeleteItems\x12'.deltaplane.queue.v1.DeleteItemsRequest\x1a(.deltaplane.queue.v1.DeleteItemsResponse\x12Z\n" +
+	"\x11ShutDownWithDrain\x12-.deltaplane.queue.v1.ShutDownWithDrainRequest\x1a..deltaplane.queue.v1.ShutDownWithDrainResponse\x12Z\n" +
 	"\tSaveState\x12%.deltaplane.queue.v1.SaveStateRequest\x1a&.deltaplane.queue.v1.SaveStateResponse\x12Q\n" +
 	"\x06Expect\x12\".deltaplane.queue.v1.ExpectRequest\x1a#.deltaplane.queue.v1.ExpectResponse\x12T\n" +
 	"\aObserve\x12#.deltaplane.queue.v1.ObserveRequest\x1a$.deltaplane.queue.v1.ObserveResponse\x12l\n" +
 	"\x0fGetExpectations\x12+.deltaplane.queue.v1.GetExpectationsRequest\x1a,.deltaplane.queue.v1.GetExpectationsResponse\x12u\n" +
-	"\x12DeleteExpectations\x12..deltaplane.queue.v1.DeleteExpectationsRequest\x1a/.deltaplane.queue.v1.DeleteExpectationsResponse\x12]\n" +
-	"\n" +
-	"GetBackoff\x12&.deltaplane.queue.v1.GetBackoffRequest\x1a'.deltaplane.queue.v1.GetBackoffResponse\x12`\n" +
-	"\vNextBackoff\x12'.deltaplane.queue.v1.NextBackoffRequest\x1a(.deltaplane.queue.v1.NextBackoffResponse\x12o\n" +
-	"\x10IsInBackOffSince\x12,.deltaplane.queue.v1.IsInBackOffSinceRequest\x1a-.deltaplane.queue.v1.IsInBackOffSinceResponse\x12\x81\x01\n" +
-	"\x16IsInBackOffSinceUpdate\x122.deltaplane.queue.v1.IsInBackOffSinceUpdateRequest\x1a3.deltaplane.queue.v1.IsInBackOffSinceUpdateResponse\x12c\n" +
-	"\fResetBackoff\x12(.deltaplane.queue.v1.ResetBackoffRequest\x1a).deltaplane.queue.v1.ResetBackoffResponse\x12u\n" +
-	"\x12DeleteBackoffEntry\x12..deltaplane.queue.v1.DeleteBackoffEntryRequest\x1a/.deltaplane.queue.v1.DeleteBackoffEntryResponse\x12Z\n" +
-	"\tGCBackoff\x12%.deltaplane.queue.v1.GCBackoffRequest\x1a&.deltaplane.queue.v1.GCBackoffResponseB\xd7\x01\n" +
+	"\x12DeleteExpectations\x12..deltaplane.queue.v1.DeleteExpectationsRequest\x1a/.deltaplane.queue.v1.DeleteExpectationsResponseB\xd7\x01\n" +
 	"\x17com.deltaplane.queue.v1B\n" +
 	"QueueProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/queue/v1;queuev1\xa2\x02\x03DQX\xaa\x02\x13Deltaplane.Queue.V1\xca\x02\x13Deltaplane\\Queue\\V1\xe2\x02\x1fDeltaplane\\Queue\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Queue::V1b\x06proto3"
 
@@ -6009,321 +1746,114 @@ func file_deltaplane_queue_v1_queue_proto_rawDescGZIP() []byte {
 	return file_deltaplane_queue_v1_queue_proto_rawDescData
 }
 
-var file_deltaplane_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_deltaplane_queue_v1_queue_proto_goTypes = []any{
-	(SettleStatus)(0),                      // 0: deltaplane.queue.v1.SettleStatus
-	(State)(0),                             // 1: deltaplane.queue.v1.State
-	(*AddItem)(nil),                        // 2: deltaplane.queue.v1.AddItem
-	(*AddResult)(nil),                      // 3: deltaplane.queue.v1.AddResult
-	(*AddRequest)(nil),                     // 4: deltaplane.queue.v1.AddRequest
-	(*AddResponse)(nil),                    // 5: deltaplane.queue.v1.AddResponse
-	(*AddAfterRequest)(nil),                // 6: deltaplane.queue.v1.AddAfterRequest
-	(*AddAfterResponse)(nil),               // 7: deltaplane.queue.v1.AddAfterResponse
-	(*AddRateLimitedRequest)(nil),          // 8: deltaplane.queue.v1.AddRateLimitedRequest
-	(*AddRateLimitedResponse)(nil),         // 9: deltaplane.queue.v1.AddRateLimitedResponse
-	(*Expectations)(nil),                   // 10: deltaplane.queue.v1.Expectations
-	(*Lease)(nil),                          // 11: deltaplane.queue.v1.Lease
-	(*GetRequest)(nil),                     // 12: deltaplane.queue.v1.GetRequest
-	(*GetResponse)(nil),                    // 13: deltaplane.queue.v1.GetResponse
-	(*Settlement)(nil),                     // 14: deltaplane.queue.v1.Settlement
-	(*SettleResult)(nil),                   // 15: deltaplane.queue.v1.SettleResult
-	(*SettleRequest)(nil),                  // 16: deltaplane.queue.v1.SettleRequest
-	(*SettleResponse)(nil),                 // 17: deltaplane.queue.v1.SettleResponse
-	(*ExtendRequest)(nil),                  // 18: deltaplane.queue.v1.ExtendRequest
-	(*ExtendResponse)(nil),                 // 19: deltaplane.queue.v1.ExtendResponse
-	(*Hello)(nil),                          // 20: deltaplane.queue.v1.Hello
-	(*Credit)(nil),                         // 21: deltaplane.queue.v1.Credit
-	(*SettleBatch)(nil),                    // 22: deltaplane.queue.v1.SettleBatch
-	(*ExtendBatch)(nil),                    // 23: deltaplane.queue.v1.ExtendBatch
-	(*Ping)(nil),                           // 24: deltaplane.queue.v1.Ping
-	(*Goodbye)(nil),                        // 25: deltaplane.queue.v1.Goodbye
-	(*WorkRequest)(nil),                    // 26: deltaplane.queue.v1.WorkRequest
-	(*Welcome)(nil),                        // 27: deltaplane.queue.v1.Welcome
-	(*RefusedQueue)(nil),                   // 28: deltaplane.queue.v1.RefusedQueue
-	(*Assign)(nil),                         // 29: deltaplane.queue.v1.Assign
-	(*Settled)(nil),                        // 30: deltaplane.queue.v1.Settled
-	(*Extended)(nil),                       // 31: deltaplane.queue.v1.Extended
-	(*Pong)(nil),                           // 32: deltaplane.queue.v1.Pong
-	(*WorkResponse)(nil),                   // 33: deltaplane.queue.v1.WorkResponse
-	(*ForgetRequest)(nil),                  // 34: deltaplane.queue.v1.ForgetRequest
-	(*ForgetResponse)(nil),                 // 35: deltaplane.queue.v1.ForgetResponse
-	(*NumRequeuesRequest)(nil),             // 36: deltaplane.queue.v1.NumRequeuesRequest
-	(*NumRequeuesResponse)(nil),            // 37: deltaplane.queue.v1.NumRequeuesResponse
-	(*LenRequest)(nil),                     // 38: deltaplane.queue.v1.LenRequest
-	(*LenResponse)(nil),                    // 39: deltaplane.queue.v1.LenResponse
-	(*ShutDownRequest)(nil),                // 40: deltaplane.queue.v1.ShutDownRequest
-	(*ShutDownResponse)(nil),               // 41: deltaplane.queue.v1.ShutDownResponse
-	(*ShutDownWithDrainRequest)(nil),       // 42: deltaplane.queue.v1.ShutDownWithDrainRequest
-	(*ShutDownWithDrainResponse)(nil),      // 43: deltaplane.queue.v1.ShutDownWithDrainResponse
-	(*ShuttingDownRequest)(nil),            // 44: deltaplane.queue.v1.ShuttingDownRequest
-	(*ShuttingDownResponse)(nil),           // 45: deltaplane.queue.v1.ShuttingDownResponse
-	(*CloseQueueRequest)(nil),              // 46: deltaplane.queue.v1.CloseQueueRequest
-	(*CloseQueueResponse)(nil),             // 47: deltaplane.queue.v1.CloseQueueResponse
-	(*DeleteQueueRequest)(nil),             // 48: deltaplane.queue.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),            // 49: deltaplane.queue.v1.DeleteQueueResponse
-	(*OpenQueueRequest)(nil),               // 50: deltaplane.queue.v1.OpenQueueRequest
-	(*OpenQueueResponse)(nil),              // 51: deltaplane.queue.v1.OpenQueueResponse
-	(*ExponentialLimiter)(nil),             // 52: deltaplane.queue.v1.ExponentialLimiter
-	(*BucketLimiter)(nil),                  // 53: deltaplane.queue.v1.BucketLimiter
-	(*FastSlowLimiter)(nil),                // 54: deltaplane.queue.v1.FastSlowLimiter
-	(*MaxOfLimiter)(nil),                   // 55: deltaplane.queue.v1.MaxOfLimiter
-	(*MaxWaitLimiter)(nil),                 // 56: deltaplane.queue.v1.MaxWaitLimiter
-	(*RateLimiter)(nil),                    // 57: deltaplane.queue.v1.RateLimiter
-	(*QueueConfig)(nil),                    // 58: deltaplane.queue.v1.QueueConfig
-	(*ConfigureQueueRequest)(nil),          // 59: deltaplane.queue.v1.ConfigureQueueRequest
-	(*ConfigureQueueResponse)(nil),         // 60: deltaplane.queue.v1.ConfigureQueueResponse
-	(*ListQueuesRequest)(nil),              // 61: deltaplane.queue.v1.ListQueuesRequest
-	(*QueueStatus)(nil),                    // 62: deltaplane.queue.v1.QueueStatus
-	(*ListQueuesResponse)(nil),             // 63: deltaplane.queue.v1.ListQueuesResponse
-	(*Item)(nil),                           // 64: deltaplane.queue.v1.Item
-	(*InspectRequest)(nil),                 // 65: deltaplane.queue.v1.InspectRequest
-	(*InspectResponse)(nil),                // 66: deltaplane.queue.v1.InspectResponse
-	(*ListItemsRequest)(nil),               // 67: deltaplane.queue.v1.ListItemsRequest
-	(*ListItemsResponse)(nil),              // 68: deltaplane.queue.v1.ListItemsResponse
-	(*SaveStateRequest)(nil),               // 69: deltaplane.queue.v1.SaveStateRequest
-	(*SaveStateResponse)(nil),              // 70: deltaplane.queue.v1.SaveStateResponse
-	(*ExpectRequest)(nil),                  // 71: deltaplane.queue.v1.ExpectRequest
-	(*ExpectResponse)(nil),                 // 72: deltaplane.queue.v1.ExpectResponse
-	(*ObserveRequest)(nil),                 // 73: deltaplane.queue.v1.ObserveRequest
-	(*ObserveResponse)(nil),                // 74: deltaplane.queue.v1.ObserveResponse
-	(*GetExpectationsRequest)(nil),         // 75: deltaplane.queue.v1.GetExpectationsRequest
-	(*GetExpectationsResponse)(nil),        // 76: deltaplane.queue.v1.GetExpectationsResponse
-	(*DeleteExpectationsRequest)(nil),      // 77: deltaplane.queue.v1.DeleteExpectationsRequest
-	(*DeleteExpectationsResponse)(nil),     // 78: deltaplane.queue.v1.DeleteExpectationsResponse
-	(*v1.CollectionRevision)(nil),          // 79: deltaplane.delta.v1.CollectionRevision
-	(AddStatus)(0),                         // 80: deltaplane.queue.v1.AddStatus
-	(*timestamppb.Timestamp)(nil),          // 81: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 82: google.protobuf.Duration
-	(DelayPolicy)(0),                       // 83: deltaplane.queue.v1.DelayPolicy
-	(Outcome)(0),                           // 84: deltaplane.queue.v1.Outcome
-	(*wrapperspb.Int32Value)(nil),          // 85: google.protobuf.Int32Value
-	(*LeaseRef)(nil),                       // 86: deltaplane.queue.v1.LeaseRef
-	(*Control)(nil),                        // 87: deltaplane.queue.v1.Control
-	(*Counts)(nil),                         // 88: deltaplane.queue.v1.Counts
-	(Durability)(0),                        // 89: deltaplane.queue.v1.Durability
-	(*BackoffConfig)(nil),                  // 90: deltaplane.queue.v1.BackoffConfig
-	(*HistoryEvent)(nil),                   // 91: deltaplane.queue.v1.HistoryEvent
-	(*ProduceRequest)(nil),                 // 92: deltaplane.queue.v1.ProduceRequest
-	(*PauseQueueRequest)(nil),              // 93: deltaplane.queue.v1.PauseQueueRequest
-	(*ResumeQueueRequest)(nil),             // 94: deltaplane.queue.v1.ResumeQueueRequest
-	(*DrainQueueRequest)(nil),              // 95: deltaplane.queue.v1.DrainQueueRequest
-	(*RetryNowRequest)(nil),                // 96: deltaplane.queue.v1.RetryNowRequest
-	(*ReleaseItemsRequest)(nil),            // 97: deltaplane.queue.v1.ReleaseItemsRequest
-	(*DeleteItemsRequest)(nil),             // 98: deltaplane.queue.v1.DeleteItemsRequest
-	(*GetBackoffRequest)(nil),              // 99: deltaplane.queue.v1.GetBackoffRequest
-	(*NextBackoffRequest)(nil),             // 100: deltaplane.queue.v1.NextBackoffRequest
-	(*IsInBackOffSinceRequest)(nil),        // 101: deltaplane.queue.v1.IsInBackOffSinceRequest
-	(*IsInBackOffSinceUpdateRequest)(nil),  // 102: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	(*ResetBackoffRequest)(nil),            // 103: deltaplane.queue.v1.ResetBackoffRequest
-	(*DeleteBackoffEntryRequest)(nil),      // 104: deltaplane.queue.v1.DeleteBackoffEntryRequest
-	(*GCBackoffRequest)(nil),               // 105: deltaplane.queue.v1.GCBackoffRequest
-	(*ProduceResponse)(nil),                // 106: deltaplane.queue.v1.ProduceResponse
-	(*PauseQueueResponse)(nil),             // 107: deltaplane.queue.v1.PauseQueueResponse
-	(*ResumeQueueResponse)(nil),            // 108: deltaplane.queue.v1.ResumeQueueResponse
-	(*DrainQueueResponse)(nil),             // 109: deltaplane.queue.v1.DrainQueueResponse
-	(*RetryNowResponse)(nil),               // 110: deltaplane.queue.v1.RetryNowResponse
-	(*ReleaseItemsResponse)(nil),           // 111: deltaplane.queue.v1.ReleaseItemsResponse
-	(*DeleteItemsResponse)(nil),            // 112: deltaplane.queue.v1.DeleteItemsResponse
-	(*GetBackoffResponse)(nil),             // 113: deltaplane.queue.v1.GetBackoffResponse
-	(*NextBackoffResponse)(nil),            // 114: deltaplane.queue.v1.NextBackoffResponse
-	(*IsInBackOffSinceResponse)(nil),       // 115: deltaplane.queue.v1.IsInBackOffSinceResponse
-	(*IsInBackOffSinceUpdateResponse)(nil), // 116: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	(*ResetBackoffResponse)(nil),           // 117: deltaplane.queue.v1.ResetBackoffResponse
-	(*DeleteBackoffEntryResponse)(nil),     // 118: deltaplane.queue.v1.DeleteBackoffEntryResponse
-	(*GCBackoffResponse)(nil),              // 119: deltaplane.queue.v1.GCBackoffResponse
+	(*AddItem)(nil),                    // 0: deltaplane.queue.v1.AddItem
+	(*AddResult)(nil),                  // 1: deltaplane.queue.v1.AddResult
+	(*AddRequest)(nil),                 // 2: deltaplane.queue.v1.AddRequest
+	(*AddResponse)(nil),                // 3: deltaplane.queue.v1.AddResponse
+	(*AddAfterRequest)(nil),            // 4: deltaplane.queue.v1.AddAfterRequest
+	(*AddAfterResponse)(nil),           // 5: deltaplane.queue.v1.AddAfterResponse
+	(*AddRateLimitedRequest)(nil),      // 6: deltaplane.queue.v1.AddRateLimitedRequest
+	(*AddRateLimitedResponse)(nil),     // 7: deltaplane.queue.v1.AddRateLimitedResponse
+	(*ForgetRequest)(nil),              // 8: deltaplane.queue.v1.ForgetRequest
+	(*ForgetResponse)(nil),             // 9: deltaplane.queue.v1.ForgetResponse
+	(*NumRequeuesRequest)(nil),         // 10: deltaplane.queue.v1.NumRequeuesRequest
+	(*NumRequeuesResponse)(nil),        // 11: deltaplane.queue.v1.NumRequeuesResponse
+	(*LenRequest)(nil),                 // 12: deltaplane.queue.v1.LenRequest
+	(*LenResponse)(nil),                // 13: deltaplane.queue.v1.LenResponse
+	(*ShutDownRequest)(nil),            // 14: deltaplane.queue.v1.ShutDownRequest
+	(*ShutDownResponse)(nil),           // 15: deltaplane.queue.v1.ShutDownResponse
+	(*ShutDownWithDrainRequest)(nil),   // 16: deltaplane.queue.v1.ShutDownWithDrainRequest
+	(*ShutDownWithDrainResponse)(nil),  // 17: deltaplane.queue.v1.ShutDownWithDrainResponse
+	(*SaveStateRequest)(nil),           // 18: deltaplane.queue.v1.SaveStateRequest
+	(*SaveStateResponse)(nil),          // 19: deltaplane.queue.v1.SaveStateResponse
+	(*ExpectRequest)(nil),              // 20: deltaplane.queue.v1.ExpectRequest
+	(*ExpectResponse)(nil),             // 21: deltaplane.queue.v1.ExpectResponse
+	(*ObserveRequest)(nil),             // 22: deltaplane.queue.v1.ObserveRequest
+	(*ObserveResponse)(nil),            // 23: deltaplane.queue.v1.ObserveResponse
+	(*GetExpectationsRequest)(nil),     // 24: deltaplane.queue.v1.GetExpectationsRequest
+	(*GetExpectationsResponse)(nil),    // 25: deltaplane.queue.v1.GetExpectationsResponse
+	(*DeleteExpectationsRequest)(nil),  // 26: deltaplane.queue.v1.DeleteExpectationsRequest
+	(*DeleteExpectationsResponse)(nil), // 27: deltaplane.queue.v1.DeleteExpectationsResponse
+	(*v1.CollectionRevision)(nil),      // 28: deltaplane.delta.v1.CollectionRevision
+	(AddStatus)(0),                     // 29: deltaplane.queue.v1.AddStatus
+	(*timestamppb.Timestamp)(nil),      // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),        // 31: google.protobuf.Duration
+	(DelayPolicy)(0),                   // 32: deltaplane.queue.v1.DelayPolicy
+	(*Counts)(nil),                     // 33: deltaplane.queue.v1.Counts
+	(SettleStatus)(0),                  // 34: deltaplane.queue.v1.SettleStatus
+	(*Expectations)(nil),               // 35: deltaplane.queue.v1.Expectations
+	(*GetRequest)(nil),                 // 36: deltaplane.queue.v1.GetRequest
+	(*SettleRequest)(nil),              // 37: deltaplane.queue.v1.SettleRequest
+	(*ExtendRequest)(nil),              // 38: deltaplane.queue.v1.ExtendRequest
+	(*WorkRequest)(nil),                // 39: deltaplane.queue.v1.WorkRequest
+	(*ProduceRequest)(nil),             // 40: deltaplane.queue.v1.ProduceRequest
+	(*GetResponse)(nil),                // 41: deltaplane.queue.v1.GetResponse
+	(*SettleResponse)(nil),             // 42: deltaplane.queue.v1.SettleResponse
+	(*ExtendResponse)(nil),             // 43: deltaplane.queue.v1.ExtendResponse
+	(*WorkResponse)(nil),               // 44: deltaplane.queue.v1.WorkResponse
+	(*ProduceResponse)(nil),            // 45: deltaplane.queue.v1.ProduceResponse
 }
 var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
-	79,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	80,  // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
-	81,  // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
-	2,   // 3: deltaplane.queue.v1.AddRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	3,   // 4: deltaplane.queue.v1.AddResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	2,   // 5: deltaplane.queue.v1.AddAfterRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	82,  // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
-	83,  // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
-	3,   // 8: deltaplane.queue.v1.AddAfterResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	2,   // 9: deltaplane.queue.v1.AddRateLimitedRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	3,   // 10: deltaplane.queue.v1.AddRateLimitedResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	81,  // 11: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
-	81,  // 12: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
-	82,  // 13: deltaplane.queue.v1.Lease.remaining:type_name -> google.protobuf.Duration
-	81,  // 14: deltaplane.queue.v1.Lease.added_at:type_name -> google.protobuf.Timestamp
-	81,  // 15: deltaplane.queue.v1.Lease.ready_at:type_name -> google.protobuf.Timestamp
-	79,  // 16: deltaplane.queue.v1.Lease.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	10,  // 17: deltaplane.queue.v1.Lease.expectations:type_name -> deltaplane.queue.v1.Expectations
-	82,  // 18: deltaplane.queue.v1.GetRequest.wait:type_name -> google.protobuf.Duration
-	82,  // 19: deltaplane.queue.v1.GetRequest.lease_duration:type_name -> google.protobuf.Duration
-	11,  // 20: deltaplane.queue.v1.GetResponse.leases:type_name -> deltaplane.queue.v1.Lease
-	84,  // 21: deltaplane.queue.v1.Settlement.outcome:type_name -> deltaplane.queue.v1.Outcome
-	82,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
-	79,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
-	79,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
-	85,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
-	0,   // 26: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
-	81,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
-	14,  // 28: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
-	15,  // 29: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
-	86,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	86,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	82,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	86,  // 33: deltaplane.queue.v1.ExtendResponse.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	82,  // 34: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	86,  // 35: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
-	14,  // 36: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	86,  // 37: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	20,  // 38: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
-	21,  // 39: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
-	22,  // 40: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
-	23,  // 41: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	25,  // 42: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	24,  // 43: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
-	81,  // 44: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	82,  // 45: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	86,  // 46: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	86,  // 47: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	86,  // 48: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	28,  // 49: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
-	11,  // 50: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	15,  // 51: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	0,   // 52: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
-	86,  // 53: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	82,  // 54: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	86,  // 55: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	27,  // 56: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	29,  // 57: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	30,  // 58: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	31,  // 59: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	87,  // 60: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	32,  // 61: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
-	88,  // 62: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	82,  // 63: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
-	82,  // 64: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
-	82,  // 65: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
-	82,  // 66: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
-	82,  // 67: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
-	57,  // 68: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
-	57,  // 69: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	82,  // 70: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
-	52,  // 71: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
-	53,  // 72: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
-	54,  // 73: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
-	55,  // 74: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
-	56,  // 75: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
-	57,  // 76: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	82,  // 77: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
-	82,  // 78: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
-	82,  // 79: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
-	53,  // 80: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
-	89,  // 81: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
-	82,  // 82: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
-	90,  // 83: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
-	82,  // 84: deltaplane.queue.v1.QueueConfig.max_lease:type_name -> google.protobuf.Duration
-	58,  // 85: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	58,  // 86: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	58,  // 87: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	88,  // 88: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	82,  // 89: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	81,  // 90: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
-	62,  // 91: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	1,   // 92: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	81,  // 93: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	81,  // 94: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	81,  // 95: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	81,  // 96: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	79,  // 97: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	10,  // 98: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	64,  // 99: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	91,  // 100: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	1,   // 101: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	64,  // 102: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	0,   // 103: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	0,   // 104: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	10,  // 105: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	10,  // 106: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	4,   // 107: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
-	6,   // 108: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
-	8,   // 109: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
-	12,  // 110: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
-	16,  // 111: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
-	18,  // 112: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
-	26,  // 113: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
-	92,  // 114: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
-	34,  // 115: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
-	36,  // 116: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
-	38,  // 117: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
-	40,  // 118: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
-	42,  // 119: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
-	44,  // 120: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
-	46,  // 121: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	50,  // 122: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	93,  // 123: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	94,  // 124: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	95,  // 125: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	59,  // 126: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	48,  // 127: deltaplane.queue.v1.QueueService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	61,  // 128: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	65,  // 129: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	67,  // 130: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	96,  // 131: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	97,  // 132: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	98,  // 133: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	69,  // 134: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
-	71,  // 135: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
-	73,  // 136: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
-	75,  // 137: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
-	77,  // 138: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
-	99,  // 139: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
-	100, // 140: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
-	101, // 141: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
-	102, // 142: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	103, // 143: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
-	104, // 144: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
-	105, // 145: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
-	5,   // 146: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
-	7,   // 147: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
-	9,   // 148: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
-	13,  // 149: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
-	17,  // 150: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
-	19,  // 151: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
-	33,  // 152: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
-	106, // 153: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
-	35,  // 154: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
-	37,  // 155: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
-	39,  // 156: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
-	41,  // 157: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
-	43,  // 158: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
-	45,  // 159: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
-	47,  // 160: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	51,  // 161: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	107, // 162: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	108, // 163: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	109, // 164: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	60,  // 165: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	49,  // 166: deltaplane.queue.v1.QueueService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	63,  // 167: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	66,  // 168: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	68,  // 169: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	110, // 170: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	111, // 171: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	112, // 172: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	70,  // 173: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
-	72,  // 174: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
-	74,  // 175: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
-	76,  // 176: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
-	78,  // 177: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
-	113, // 178: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
-	114, // 179: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
-	115, // 180: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
-	116, // 181: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	117, // 182: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
-	118, // 183: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
-	119, // 184: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
-	146, // [146:185] is the sub-list for method output_type
-	107, // [107:146] is the sub-list for method input_type
-	107, // [107:107] is the sub-list for extension type_name
-	107, // [107:107] is the sub-list for extension extendee
-	0,   // [0:107] is the sub-list for field type_name
+	28, // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	29, // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
+	30, // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
+	0,  // 3: deltaplane.queue.v1.AddRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	1,  // 4: deltaplane.queue.v1.AddResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	0,  // 5: deltaplane.queue.v1.AddAfterRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	31, // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
+	32, // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
+	1,  // 8: deltaplane.queue.v1.AddAfterResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	0,  // 9: deltaplane.queue.v1.AddRateLimitedRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	1,  // 10: deltaplane.queue.v1.AddRateLimitedResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	33, // 11: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	31, // 12: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
+	34, // 13: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	34, // 14: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	35, // 15: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	35, // 16: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	2,  // 17: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
+	4,  // 18: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
+	6,  // 19: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
+	36, // 20: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
+	37, // 21: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
+	38, // 22: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
+	39, // 23: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
+	40, // 24: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
+	8,  // 25: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
+	10, // 26: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
+	12, // 27: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
+	14, // 28: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
+	16, // 29: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
+	18, // 30: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
+	20, // 31: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
+	22, // 32: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
+	24, // 33: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
+	26, // 34: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
+	3,  // 35: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
+	5,  // 36: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
+	7,  // 37: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
+	41, // 38: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
+	42, // 39: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
+	43, // 40: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
+	44, // 41: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
+	45, // 42: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
+	9,  // 43: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
+	11, // 44: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
+	13, // 45: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
+	15, // 46: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
+	17, // 47: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
+	19, // 48: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
+	21, // 49: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
+	23, // 50: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
+	25, // 51: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
+	27, // 52: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
+	35, // [35:53] is the sub-list for method output_type
+	17, // [17:35] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_queue_proto_init() }
@@ -6331,46 +1861,21 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 	if File_deltaplane_queue_v1_queue_proto != nil {
 		return
 	}
-	file_deltaplane_queue_v1_admin_proto_init()
-	file_deltaplane_queue_v1_backoff_proto_init()
 	file_deltaplane_queue_v1_produce_proto_init()
 	file_deltaplane_queue_v1_types_proto_init()
-	file_deltaplane_queue_v1_queue_proto_msgTypes[24].OneofWrappers = []any{
-		(*WorkRequest_Hello)(nil),
-		(*WorkRequest_Credit)(nil),
-		(*WorkRequest_Settle)(nil),
-		(*WorkRequest_Extend)(nil),
-		(*WorkRequest_Goodbye)(nil),
-		(*WorkRequest_Ping)(nil),
-	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[31].OneofWrappers = []any{
-		(*WorkResponse_Welcome)(nil),
-		(*WorkResponse_Assign)(nil),
-		(*WorkResponse_Settled)(nil),
-		(*WorkResponse_Extended)(nil),
-		(*WorkResponse_Control)(nil),
-		(*WorkResponse_Pong)(nil),
-	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[55].OneofWrappers = []any{
-		(*RateLimiter_Exponential)(nil),
-		(*RateLimiter_Bucket)(nil),
-		(*RateLimiter_FastSlow)(nil),
-		(*RateLimiter_MaxOf)(nil),
-		(*RateLimiter_MaxWait)(nil),
-	}
+	file_deltaplane_queue_v1_work_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_queue_proto_rawDesc), len(file_deltaplane_queue_v1_queue_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   77,
+			NumEnums:      0,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_deltaplane_queue_v1_queue_proto_goTypes,
 		DependencyIndexes: file_deltaplane_queue_v1_queue_proto_depIdxs,
-		EnumInfos:         file_deltaplane_queue_v1_queue_proto_enumTypes,
 		MessageInfos:      file_deltaplane_queue_v1_queue_proto_msgTypes,
 	}.Build()
 	File_deltaplane_queue_v1_queue_proto = out.File

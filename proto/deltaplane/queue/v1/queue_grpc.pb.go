@@ -24,45 +24,24 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	QueueService_Add_FullMethodName                    = "/deltaplane.queue.v1.QueueService/Add"
-	QueueService_AddAfter_FullMethodName               = "/deltaplane.queue.v1.QueueService/AddAfter"
-	QueueService_AddRateLimited_FullMethodName         = "/deltaplane.queue.v1.QueueService/AddRateLimited"
-	QueueService_Get_FullMethodName                    = "/deltaplane.queue.v1.QueueService/Get"
-	QueueService_Settle_FullMethodName                 = "/deltaplane.queue.v1.QueueService/Settle"
-	QueueService_Extend_FullMethodName                 = "/deltaplane.queue.v1.QueueService/Extend"
-	QueueService_Work_FullMethodName                   = "/deltaplane.queue.v1.QueueService/Work"
-	QueueService_Produce_FullMethodName                = "/deltaplane.queue.v1.QueueService/Produce"
-	QueueService_Forget_FullMethodName                 = "/deltaplane.queue.v1.QueueService/Forget"
-	QueueService_NumRequeues_FullMethodName            = "/deltaplane.queue.v1.QueueService/NumRequeues"
-	QueueService_Len_FullMethodName                    = "/deltaplane.queue.v1.QueueService/Len"
-	QueueService_ShutDown_FullMethodName               = "/deltaplane.queue.v1.QueueService/ShutDown"
-	QueueService_ShutDownWithDrain_FullMethodName      = "/deltaplane.queue.v1.QueueService/ShutDownWithDrain"
-	QueueService_ShuttingDown_FullMethodName           = "/deltaplane.queue.v1.QueueService/ShuttingDown"
-	QueueService_CloseQueue_FullMethodName             = "/deltaplane.queue.v1.QueueService/CloseQueue"
-	QueueService_OpenQueue_FullMethodName              = "/deltaplane.queue.v1.QueueService/OpenQueue"
-	QueueService_PauseQueue_FullMethodName             = "/deltaplane.queue.v1.QueueService/PauseQueue"
-	QueueService_ResumeQueue_FullMethodName            = "/deltaplane.queue.v1.QueueService/ResumeQueue"
-	QueueService_DrainQueue_FullMethodName             = "/deltaplane.queue.v1.QueueService/DrainQueue"
-	QueueService_ConfigureQueue_FullMethodName         = "/deltaplane.queue.v1.QueueService/ConfigureQueue"
-	QueueService_DeleteQueue_FullMethodName            = "/deltaplane.queue.v1.QueueService/DeleteQueue"
-	QueueService_ListQueues_FullMethodName             = "/deltaplane.queue.v1.QueueService/ListQueues"
-	QueueService_Inspect_FullMethodName                = "/deltaplane.queue.v1.QueueService/Inspect"
-	QueueService_ListItems_FullMethodName              = "/deltaplane.queue.v1.QueueService/ListItems"
-	QueueService_RetryNow_FullMethodName               = "/deltaplane.queue.v1.QueueService/RetryNow"
-	QueueService_ReleaseItems_FullMethodName           = "/deltaplane.queue.v1.QueueService/ReleaseItems"
-	QueueService_DeleteItems_FullMethodName            = "/deltaplane.queue.v1.QueueService/DeleteItems"
-	QueueService_SaveState_FullMethodName              = "/deltaplane.queue.v1.QueueService/SaveState"
-	QueueService_Expect_FullMethodName                 = "/deltaplane.queue.v1.QueueService/Expect"
-	QueueService_Observe_FullMethodName                = "/deltaplane.queue.v1.QueueService/Observe"
-	QueueService_GetExpectations_FullMethodName        = "/deltaplane.queue.v1.QueueService/GetExpectations"
-	QueueService_DeleteExpectations_FullMethodName     = "/deltaplane.queue.v1.QueueService/DeleteExpectations"
-	QueueService_GetBackoff_FullMethodName             = "/deltaplane.queue.v1.QueueService/GetBackoff"
-	QueueService_NextBackoff_FullMethodName            = "/deltaplane.queue.v1.QueueService/NextBackoff"
-	QueueService_IsInBackOffSince_FullMethodName       = "/deltaplane.queue.v1.QueueService/IsInBackOffSince"
-	QueueService_IsInBackOffSinceUpdate_FullMethodName = "/deltaplane.queue.v1.QueueService/IsInBackOffSinceUpdate"
-	QueueService_ResetBackoff_FullMethodName           = "/deltaplane.queue.v1.QueueService/ResetBackoff"
-	QueueService_DeleteBackoffEntry_FullMethodName     = "/deltaplane.queue.v1.QueueService/DeleteBackoffEntry"
-	QueueService_GCBackoff_FullMethodName              = "/deltaplane.queue.v1.QueueService/GCBackoff"
+	QueueService_Add_FullMethodName                = "/deltaplane.queue.v1.QueueService/Add"
+	QueueService_AddAfter_FullMethodName           = "/deltaplane.queue.v1.QueueService/AddAfter"
+	QueueService_AddRateLimited_FullMethodName     = "/deltaplane.queue.v1.QueueService/AddRateLimited"
+	QueueService_Get_FullMethodName                = "/deltaplane.queue.v1.QueueService/Get"
+	QueueService_Settle_FullMethodName             = "/deltaplane.queue.v1.QueueService/Settle"
+	QueueService_Extend_FullMethodName             = "/deltaplane.queue.v1.QueueService/Extend"
+	QueueService_Work_FullMethodName               = "/deltaplane.queue.v1.QueueService/Work"
+	QueueService_Produce_FullMethodName            = "/deltaplane.queue.v1.QueueService/Produce"
+	QueueService_Forget_FullMethodName             = "/deltaplane.queue.v1.QueueService/Forget"
+	QueueService_NumRequeues_FullMethodName        = "/deltaplane.queue.v1.QueueService/NumRequeues"
+	QueueService_Len_FullMethodName                = "/deltaplane.queue.v1.QueueService/Len"
+	QueueService_ShutDown_FullMethodName           = "/deltaplane.queue.v1.QueueService/ShutDown"
+	QueueService_ShutDownWithDrain_FullMethodName  = "/deltaplane.queue.v1.QueueService/ShutDownWithDrain"
+	QueueService_SaveState_FullMethodName          = "/deltaplane.queue.v1.QueueService/SaveState"
+	QueueService_Expect_FullMethodName             = "/deltaplane.queue.v1.QueueService/Expect"
+	QueueService_Observe_FullMethodName            = "/deltaplane.queue.v1.QueueService/Observe"
+	QueueService_GetExpectations_FullMethodName    = "/deltaplane.queue.v1.QueueService/GetExpectations"
+	QueueService_DeleteExpectations_FullMethodName = "/deltaplane.queue.v1.QueueService/DeleteExpectations"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -105,49 +84,12 @@ type QueueServiceClient interface {
 	// Len counts a queue's keys; `ready` is client-go's Len.
 	Len(ctx context.Context, in *LenRequest, opts ...grpc.CallOption) (*LenResponse, error)
 	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is
-	// ready has been handed out. Leases it holds can still be settled. Like the two calls below it
+	// ready has been handed out. Leases it holds can still be settled. Like ShutDownWithDrain it
 	// concerns the server called: where several share one name, use the connection of the session's
 	// stream.
 	ShutDown(ctx context.Context, in *ShutDownRequest, opts ...grpc.CallOption) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(ctx context.Context, in *ShutDownWithDrainRequest, opts ...grpc.CallOption) (*ShutDownWithDrainResponse, error)
-	// ShuttingDown tells whether the session has been shut down.
-	ShuttingDown(ctx context.Context, in *ShuttingDownRequest, opts ...grpc.CallOption) (*ShuttingDownResponse, error)
-	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it holds is still worked off.
-	CloseQueue(ctx context.Context, in *CloseQueueRequest, opts ...grpc.CallOption) (*CloseQueueResponse, error)
-	// OpenQueue undoes CloseQueue.
-	OpenQueue(ctx context.Context, in *OpenQueueRequest, opts ...grpc.CallOption) (*OpenQueueResponse, error)
-	// PauseQueue hands out no more keys until ResumeQueue; adds and settlements go on.
-	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
-	// ResumeQueue undoes PauseQueue.
-	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
-	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
-	// It is bounded by its timeout and the call's deadline.
-	DrainQueue(ctx context.Context, in *DrainQueueRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainQueueResponse], error)
-	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
-	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
-	ConfigureQueue(ctx context.Context, in *ConfigureQueueRequest, opts ...grpc.CallOption) (*ConfigureQueueResponse, error)
-	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
-	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
-	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
-	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
-	// time; then they answer the same.
-	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
-	// ListQueues lists queues with their configuration and counts.
-	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
-	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
-	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
-	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may be missed or seen
-	// twice.
-	ListItems(ctx context.Context, in *ListItemsRequest, opts ...grpc.CallOption) (*ListItemsResponse, error)
-	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
-	RetryNow(ctx context.Context, in *RetryNowRequest, opts ...grpc.CallOption) (*RetryNowResponse, error)
-	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again, uncounted.
-	ReleaseItems(ctx context.Context, in *ReleaseItemsRequest, opts ...grpc.CallOption) (*ReleaseItemsResponse, error)
-	// DeleteItems drops keys that are not held, and everything kept with them.
-	DeleteItems(ctx context.Context, in *DeleteItemsRequest, opts ...grpc.CallOption) (*DeleteItemsResponse, error)
 	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale token is answered LOST.
 	SaveState(ctx context.Context, in *SaveStateRequest, opts ...grpc.CallOption) (*SaveStateResponse, error)
 	// Expect stores the names of children about to be created or deleted, fenced by the token, before they are. It
@@ -159,20 +101,6 @@ type QueueServiceClient interface {
 	GetExpectations(ctx context.Context, in *GetExpectationsRequest, opts ...grpc.CallOption) (*GetExpectationsResponse, error)
 	// DeleteExpectations drops a key's expectations.
 	DeleteExpectations(ctx context.Context, in *DeleteExpectationsRequest, opts ...grpc.CallOption) (*DeleteExpectationsResponse, error)
-	// GetBackoff returns the delays of ids; ids are apart from the queue's keys.
-	GetBackoff(ctx context.Context, in *GetBackoffRequest, opts ...grpc.CallOption) (*GetBackoffResponse, error)
-	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum.
-	NextBackoff(ctx context.Context, in *NextBackoffRequest, opts ...grpc.CallOption) (*NextBackoffResponse, error)
-	// IsInBackOffSince tells whether less than an id's delay has passed since an event.
-	IsInBackOffSince(ctx context.Context, in *IsInBackOffSinceRequest, opts ...grpc.CallOption) (*IsInBackOffSinceResponse, error)
-	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update.
-	IsInBackOffSinceUpdate(ctx context.Context, in *IsInBackOffSinceUpdateRequest, opts ...grpc.CallOption) (*IsInBackOffSinceUpdateResponse, error)
-	// ResetBackoff makes ids begin anew.
-	ResetBackoff(ctx context.Context, in *ResetBackoffRequest, opts ...grpc.CallOption) (*ResetBackoffResponse, error)
-	// DeleteBackoffEntry forgets ids.
-	DeleteBackoffEntry(ctx context.Context, in *DeleteBackoffEntryRequest, opts ...grpc.CallOption) (*DeleteBackoffEntryResponse, error)
-	// GCBackoff forgets every expired id.
-	GCBackoff(ctx context.Context, in *GCBackoffRequest, opts ...grpc.CallOption) (*GCBackoffResponse, error)
 }
 
 type queueServiceClient struct {
@@ -319,155 +247,6 @@ func (c *queueServiceClient) ShutDownWithDrain(ctx context.Context, in *ShutDown
 	return out, nil
 }
 
-func (c *queueServiceClient) ShuttingDown(ctx context.Context, in *ShuttingDownRequest, opts ...grpc.CallOption) (*ShuttingDownResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ShuttingDownResponse)
-	err := c.cc.Invoke(ctx, QueueService_ShuttingDown_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) CloseQueue(ctx context.Context, in *CloseQueueRequest, opts ...grpc.CallOption) (*CloseQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CloseQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_CloseQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) OpenQueue(ctx context.Context, in *OpenQueueRequest, opts ...grpc.CallOption) (*OpenQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(OpenQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_OpenQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PauseQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_PauseQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResumeQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_ResumeQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) DrainQueue(ctx context.Context, in *DrainQueueRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainQueueResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[2], QueueService_DrainQueue_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[DrainQueueRequest, DrainQueueResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type QueueService_DrainQueueClient = grpc.ServerStreamingClient[DrainQueueResponse]
-
-func (c *queueServiceClient) ConfigureQueue(ctx context.Context, in *ConfigureQueueRequest, opts ...grpc.CallOption) (*ConfigureQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ConfigureQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_ConfigureQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteQueueResponse)
-	err := c.cc.Invoke(ctx, QueueService_DeleteQueue_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListQueuesResponse)
-	err := c.cc.Invoke(ctx, QueueService_ListQueues_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(InspectResponse)
-	err := c.cc.Invoke(ctx, QueueService_Inspect_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) ListItems(ctx context.Context, in *ListItemsRequest, opts ...grpc.CallOption) (*ListItemsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListItemsResponse)
-	err := c.cc.Invoke(ctx, QueueService_ListItems_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) RetryNow(ctx context.Context, in *RetryNowRequest, opts ...grpc.CallOption) (*RetryNowResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RetryNowResponse)
-	err := c.cc.Invoke(ctx, QueueService_RetryNow_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) ReleaseItems(ctx context.Context, in *ReleaseItemsRequest, opts ...grpc.CallOption) (*ReleaseItemsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReleaseItemsResponse)
-	err := c.cc.Invoke(ctx, QueueService_ReleaseItems_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) DeleteItems(ctx context.Context, in *DeleteItemsRequest, opts ...grpc.CallOption) (*DeleteItemsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteItemsResponse)
-	err := c.cc.Invoke(ctx, QueueService_DeleteItems_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *queueServiceClient) SaveState(ctx context.Context, in *SaveStateRequest, opts ...grpc.CallOption) (*SaveStateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SaveStateResponse)
@@ -518,76 +297,6 @@ func (c *queueServiceClient) DeleteExpectations(ctx context.Context, in *DeleteE
 	return out, nil
 }
 
-func (c *queueServiceClient) GetBackoff(ctx context.Context, in *GetBackoffRequest, opts ...grpc.CallOption) (*GetBackoffResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetBackoffResponse)
-	err := c.cc.Invoke(ctx, QueueService_GetBackoff_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) NextBackoff(ctx context.Context, in *NextBackoffRequest, opts ...grpc.CallOption) (*NextBackoffResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(NextBackoffResponse)
-	err := c.cc.Invoke(ctx, QueueService_NextBackoff_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) IsInBackOffSince(ctx context.Context, in *IsInBackOffSinceRequest, opts ...grpc.CallOption) (*IsInBackOffSinceResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(IsInBackOffSinceResponse)
-	err := c.cc.Invoke(ctx, QueueService_IsInBackOffSince_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) IsInBackOffSinceUpdate(ctx context.Context, in *IsInBackOffSinceUpdateRequest, opts ...grpc.CallOption) (*IsInBackOffSinceUpdateResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(IsInBackOffSinceUpdateResponse)
-	err := c.cc.Invoke(ctx, QueueService_IsInBackOffSinceUpdate_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) ResetBackoff(ctx context.Context, in *ResetBackoffRequest, opts ...grpc.CallOption) (*ResetBackoffResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResetBackoffResponse)
-	err := c.cc.Invoke(ctx, QueueService_ResetBackoff_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) DeleteBackoffEntry(ctx context.Context, in *DeleteBackoffEntryRequest, opts ...grpc.CallOption) (*DeleteBackoffEntryResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteBackoffEntryResponse)
-	err := c.cc.Invoke(ctx, QueueService_DeleteBackoffEntry_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *queueServiceClient) GCBackoff(ctx context.Context, in *GCBackoffRequest, opts ...grpc.CallOption) (*GCBackoffResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GCBackoffResponse)
-	err := c.cc.Invoke(ctx, QueueService_GCBackoff_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -628,49 +337,12 @@ type QueueServiceServer interface {
 	// Len counts a queue's keys; `ready` is client-go's Len.
 	Len(context.Context, *LenRequest) (*LenResponse, error)
 	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is
-	// ready has been handed out. Leases it holds can still be settled. Like the two calls below it
+	// ready has been handed out. Leases it holds can still be settled. Like ShutDownWithDrain it
 	// concerns the server called: where several share one name, use the connection of the session's
 	// stream.
 	ShutDown(context.Context, *ShutDownRequest) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(context.Context, *ShutDownWithDrainRequest) (*ShutDownWithDrainResponse, error)
-	// ShuttingDown tells whether the session has been shut down.
-	ShuttingDown(context.Context, *ShuttingDownRequest) (*ShuttingDownResponse, error)
-	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it holds is still worked off.
-	CloseQueue(context.Context, *CloseQueueRequest) (*CloseQueueResponse, error)
-	// OpenQueue undoes CloseQueue.
-	OpenQueue(context.Context, *OpenQueueRequest) (*OpenQueueResponse, error)
-	// PauseQueue hands out no more keys until ResumeQueue; adds and settlements go on.
-	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
-	// ResumeQueue undoes PauseQueue.
-	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
-	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
-	// It is bounded by its timeout and the call's deadline.
-	DrainQueue(*DrainQueueRequest, grpc.ServerStreamingServer[DrainQueueResponse]) error
-	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
-	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
-	ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error)
-	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
-	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
-	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
-	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
-	// time; then they answer the same.
-	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
-	// ListQueues lists queues with their configuration and counts.
-	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
-	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
-	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
-	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may be missed or seen
-	// twice.
-	ListItems(context.Context, *ListItemsRequest) (*ListItemsResponse, error)
-	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
-	RetryNow(context.Context, *RetryNowRequest) (*RetryNowResponse, error)
-	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again, uncounted.
-	ReleaseItems(context.Context, *ReleaseItemsRequest) (*ReleaseItemsResponse, error)
-	// DeleteItems drops keys that are not held, and everything kept with them.
-	DeleteItems(context.Context, *DeleteItemsRequest) (*DeleteItemsResponse, error)
 	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale token is answered LOST.
 	SaveState(context.Context, *SaveStateRequest) (*SaveStateResponse, error)
 	// Expect stores the names of children about to be created or deleted, fenced by the token, before they are. It
@@ -682,20 +354,6 @@ type QueueServiceServer interface {
 	GetExpectations(context.Context, *GetExpectationsRequest) (*GetExpectationsResponse, error)
 	// DeleteExpectations drops a key's expectations.
 	DeleteExpectations(context.Context, *DeleteExpectationsRequest) (*DeleteExpectationsResponse, error)
-	// GetBackoff returns the delays of ids; ids are apart from the queue's keys.
-	GetBackoff(context.Context, *GetBackoffRequest) (*GetBackoffResponse, error)
-	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum.
-	NextBackoff(context.Context, *NextBackoffRequest) (*NextBackoffResponse, error)
-	// IsInBackOffSince tells whether less than an id's delay has passed since an event.
-	IsInBackOffSince(context.Context, *IsInBackOffSinceRequest) (*IsInBackOffSinceResponse, error)
-	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update.
-	IsInBackOffSinceUpdate(context.Context, *IsInBackOffSinceUpdateRequest) (*IsInBackOffSinceUpdateResponse, error)
-	// ResetBackoff makes ids begin anew.
-	ResetBackoff(context.Context, *ResetBackoffRequest) (*ResetBackoffResponse, error)
-	// DeleteBackoffEntry forgets ids.
-	DeleteBackoffEntry(context.Context, *DeleteBackoffEntryRequest) (*DeleteBackoffEntryResponse, error)
-	// GCBackoff forgets every expired id.
-	GCBackoff(context.Context, *GCBackoffRequest) (*GCBackoffResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -745,48 +403,6 @@ func (UnimplementedQueueServiceServer) ShutDown(context.Context, *ShutDownReques
 func (UnimplementedQueueServiceServer) ShutDownWithDrain(context.Context, *ShutDownWithDrainRequest) (*ShutDownWithDrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ShutDownWithDrain not implemented")
 }
-func (UnimplementedQueueServiceServer) ShuttingDown(context.Context, *ShuttingDownRequest) (*ShuttingDownResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ShuttingDown not implemented")
-}
-func (UnimplementedQueueServiceServer) CloseQueue(context.Context, *CloseQueueRequest) (*CloseQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CloseQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) OpenQueue(context.Context, *OpenQueueRequest) (*OpenQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method OpenQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method PauseQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ResumeQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) DrainQueue(*DrainQueueRequest, grpc.ServerStreamingServer[DrainQueueResponse]) error {
-	return status.Error(codes.Unimplemented, "method DrainQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ConfigureQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteQueue not implemented")
-}
-func (UnimplementedQueueServiceServer) ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListQueues not implemented")
-}
-func (UnimplementedQueueServiceServer) Inspect(context.Context, *InspectRequest) (*InspectResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
-}
-func (UnimplementedQueueServiceServer) ListItems(context.Context, *ListItemsRequest) (*ListItemsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListItems not implemented")
-}
-func (UnimplementedQueueServiceServer) RetryNow(context.Context, *RetryNowRequest) (*RetryNowResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method RetryNow not implemented")
-}
-func (UnimplementedQueueServiceServer) ReleaseItems(context.Context, *ReleaseItemsRequest) (*ReleaseItemsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReleaseItems not implemented")
-}
-func (UnimplementedQueueServiceServer) DeleteItems(context.Context, *DeleteItemsRequest) (*DeleteItemsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteItems not implemented")
-}
 func (UnimplementedQueueServiceServer) SaveState(context.Context, *SaveStateRequest) (*SaveStateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SaveState not implemented")
 }
@@ -801,27 +417,6 @@ func (UnimplementedQueueServiceServer) GetExpectations(context.Context, *GetExpe
 }
 func (UnimplementedQueueServiceServer) DeleteExpectations(context.Context, *DeleteExpectationsRequest) (*DeleteExpectationsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteExpectations not implemented")
-}
-func (UnimplementedQueueServiceServer) GetBackoff(context.Context, *GetBackoffRequest) (*GetBackoffResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetBackoff not implemented")
-}
-func (UnimplementedQueueServiceServer) NextBackoff(context.Context, *NextBackoffRequest) (*NextBackoffResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method NextBackoff not implemented")
-}
-func (UnimplementedQueueServiceServer) IsInBackOffSince(context.Context, *IsInBackOffSinceRequest) (*IsInBackOffSinceResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method IsInBackOffSince not implemented")
-}
-func (UnimplementedQueueServiceServer) IsInBackOffSinceUpdate(context.Context, *IsInBackOffSinceUpdateRequest) (*IsInBackOffSinceUpdateResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method IsInBackOffSinceUpdate not implemented")
-}
-func (UnimplementedQueueServiceServer) ResetBackoff(context.Context, *ResetBackoffRequest) (*ResetBackoffResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ResetBackoff not implemented")
-}
-func (UnimplementedQueueServiceServer) DeleteBackoffEntry(context.Context, *DeleteBackoffEntryRequest) (*DeleteBackoffEntryResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteBackoffEntry not implemented")
-}
-func (UnimplementedQueueServiceServer) GCBackoff(context.Context, *GCBackoffRequest) (*GCBackoffResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GCBackoff not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -1056,251 +651,6 @@ func _QueueService_ShutDownWithDrain_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
-func _QueueService_ShuttingDown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ShuttingDownRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ShuttingDown(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ShuttingDown_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ShuttingDown(ctx, req.(*ShuttingDownRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_CloseQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CloseQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).CloseQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_CloseQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).CloseQueue(ctx, req.(*CloseQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_OpenQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(OpenQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).OpenQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_OpenQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).OpenQueue(ctx, req.(*OpenQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_PauseQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PauseQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).PauseQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_PauseQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).PauseQueue(ctx, req.(*PauseQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_ResumeQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResumeQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ResumeQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ResumeQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ResumeQueue(ctx, req.(*ResumeQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_DrainQueue_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(DrainQueueRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(QueueServiceServer).DrainQueue(m, &grpc.GenericServerStream[DrainQueueRequest, DrainQueueResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type QueueService_DrainQueueServer = grpc.ServerStreamingServer[DrainQueueResponse]
-
-func _QueueService_ConfigureQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ConfigureQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ConfigureQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ConfigureQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ConfigureQueue(ctx, req.(*ConfigureQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_DeleteQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteQueueRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).DeleteQueue(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_DeleteQueue_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).DeleteQueue(ctx, req.(*DeleteQueueRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_ListQueues_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListQueuesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ListQueues(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ListQueues_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ListQueues(ctx, req.(*ListQueuesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_Inspect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(InspectRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).Inspect(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_Inspect_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).Inspect(ctx, req.(*InspectRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_ListItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListItemsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ListItems(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ListItems_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ListItems(ctx, req.(*ListItemsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_RetryNow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RetryNowRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).RetryNow(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_RetryNow_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).RetryNow(ctx, req.(*RetryNowRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_ReleaseItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReleaseItemsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ReleaseItems(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ReleaseItems_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ReleaseItems(ctx, req.(*ReleaseItemsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_DeleteItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteItemsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).DeleteItems(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_DeleteItems_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).DeleteItems(ctx, req.(*DeleteItemsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _QueueService_SaveState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SaveStateRequest)
 	if err := dec(in); err != nil {
@@ -1391,132 +741,6 @@ func _QueueService_DeleteExpectations_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
-func _QueueService_GetBackoff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetBackoffRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).GetBackoff(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_GetBackoff_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).GetBackoff(ctx, req.(*GetBackoffRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_NextBackoff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(NextBackoffRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).NextBackoff(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_NextBackoff_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).NextBackoff(ctx, req.(*NextBackoffRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_IsInBackOffSince_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(IsInBackOffSinceRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).IsInBackOffSince(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_IsInBackOffSince_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).IsInBackOffSince(ctx, req.(*IsInBackOffSinceRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_IsInBackOffSinceUpdate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(IsInBackOffSinceUpdateRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).IsInBackOffSinceUpdate(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_IsInBackOffSinceUpdate_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).IsInBackOffSinceUpdate(ctx, req.(*IsInBackOffSinceUpdateRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_ResetBackoff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResetBackoffRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).ResetBackoff(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_ResetBackoff_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).ResetBackoff(ctx, req.(*ResetBackoffRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_DeleteBackoffEntry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteBackoffEntryRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).DeleteBackoffEntry(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_DeleteBackoffEntry_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).DeleteBackoffEntry(ctx, req.(*DeleteBackoffEntryRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _QueueService_GCBackoff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GCBackoffRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).GCBackoff(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_GCBackoff_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).GCBackoff(ctx, req.(*GCBackoffRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1569,58 +793,6 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _QueueService_ShutDownWithDrain_Handler,
 		},
 		{
-			MethodName: "ShuttingDown",
-			Handler:    _QueueService_ShuttingDown_Handler,
-		},
-		{
-			MethodName: "CloseQueue",
-			Handler:    _QueueService_CloseQueue_Handler,
-		},
-		{
-			MethodName: "OpenQueue",
-			Handler:    _QueueService_OpenQueue_Handler,
-		},
-		{
-			MethodName: "PauseQueue",
-			Handler:    _QueueService_PauseQueue_Handler,
-		},
-		{
-			MethodName: "ResumeQueue",
-			Handler:    _QueueService_ResumeQueue_Handler,
-		},
-		{
-			MethodName: "ConfigureQueue",
-			Handler:    _QueueService_ConfigureQueue_Handler,
-		},
-		{
-			MethodName: "DeleteQueue",
-			Handler:    _QueueService_DeleteQueue_Handler,
-		},
-		{
-			MethodName: "ListQueues",
-			Handler:    _QueueService_ListQueues_Handler,
-		},
-		{
-			MethodName: "Inspect",
-			Handler:    _QueueService_Inspect_Handler,
-		},
-		{
-			MethodName: "ListItems",
-			Handler:    _QueueService_ListItems_Handler,
-		},
-		{
-			MethodName: "RetryNow",
-			Handler:    _QueueService_RetryNow_Handler,
-		},
-		{
-			MethodName: "ReleaseItems",
-			Handler:    _QueueService_ReleaseItems_Handler,
-		},
-		{
-			MethodName: "DeleteItems",
-			Handler:    _QueueService_DeleteItems_Handler,
-		},
-		{
 			MethodName: "SaveState",
 			Handler:    _QueueService_SaveState_Handler,
 		},
@@ -1640,34 +812,6 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "DeleteExpectations",
 			Handler:    _QueueService_DeleteExpectations_Handler,
 		},
-		{
-			MethodName: "GetBackoff",
-			Handler:    _QueueService_GetBackoff_Handler,
-		},
-		{
-			MethodName: "NextBackoff",
-			Handler:    _QueueService_NextBackoff_Handler,
-		},
-		{
-			MethodName: "IsInBackOffSince",
-			Handler:    _QueueService_IsInBackOffSince_Handler,
-		},
-		{
-			MethodName: "IsInBackOffSinceUpdate",
-			Handler:    _QueueService_IsInBackOffSinceUpdate_Handler,
-		},
-		{
-			MethodName: "ResetBackoff",
-			Handler:    _QueueService_ResetBackoff_Handler,
-		},
-		{
-			MethodName: "DeleteBackoffEntry",
-			Handler:    _QueueService_DeleteBackoffEntry_Handler,
-		},
-		{
-			MethodName: "GCBackoff",
-			Handler:    _QueueService_GCBackoff_Handler,
-		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -1681,11 +825,6 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _QueueService_Produce_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
-		},
-		{
-			StreamName:    "DrainQueue",
-			Handler:       _QueueService_DrainQueue_Handler,
-			ServerStreams: true,
 		},
 	},
 	Metadata: "deltaplane/queue/v1/queue.proto",

@@ -9,6 +9,7 @@ package queuev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -492,11 +493,93 @@ func (x *Counts) GetDead() int64 {
 	return 0
 }
 
+// Expectations is what a controller waits to see before it counts children again.
+type Expectations struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UID of the owner the expectations belong to; those of another UID must be dropped.
+	OwnerUid string `protobuf:"bytes,1,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	// Names of children being created.
+	Creations []string `protobuf:"bytes,2,rep,name=creations,proto3" json:"creations,omitempty"`
+	// Names (or UIDs) of children being deleted.
+	Deletions []string `protobuf:"bytes,3,rep,name=deletions,proto3" json:"deletions,omitempty"`
+	// Token they were stored under.
+	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
+	// When they were stored; they expire 5 minutes later.
+	StoredAt      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expectations) Reset() {
+	*x = Expectations{}
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expectations) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expectations) ProtoMessage() {}
+
+func (x *Expectations) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expectations.ProtoReflect.Descriptor instead.
+func (*Expectations) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Expectations) GetOwnerUid() string {
+	if x != nil {
+		return x.OwnerUid
+	}
+	return ""
+}
+
+func (x *Expectations) GetCreations() []string {
+	if x != nil {
+		return x.Creations
+	}
+	return nil
+}
+
+func (x *Expectations) GetDeletions() []string {
+	if x != nil {
+		return x.Deletions
+	}
+	return nil
+}
+
+func (x *Expectations) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Expectations) GetStoredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StoredAt
+	}
+	return nil
+}
+
 var File_deltaplane_queue_v1_types_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/types.proto\x12\x13deltaplane.queue.v1\"H\n" +
+	"\x1fdeltaplane/queue/v1/types.proto\x12\x13deltaplane.queue.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n" +
 	"\bLeaseRef\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -513,7 +596,13 @@ const file_deltaplane_queue_v1_types_proto_rawDesc = "" +
 	"processing\x18\x03 \x01(\x03R\n" +
 	"processing\x12\x14\n" +
 	"\x05dirty\x18\x04 \x01(\x03R\x05dirty\x12\x12\n" +
-	"\x04dead\x18\x05 \x01(\x03R\x04dead*]\n" +
+	"\x04dead\x18\x05 \x01(\x03R\x04dead\"\xb6\x01\n" +
+	"\fExpectations\x12\x1b\n" +
+	"\towner_uid\x18\x01 \x01(\tR\bownerUid\x12\x1c\n" +
+	"\tcreations\x18\x02 \x03(\tR\tcreations\x12\x1c\n" +
+	"\tdeletions\x18\x03 \x03(\tR\tdeletions\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\x127\n" +
+	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt*]\n" +
 	"\vDelayPolicy\x12\x1c\n" +
 	"\x18DELAY_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DELAY_POLICY_EARLIEST\x10\x01\x12\x15\n" +
@@ -556,24 +645,27 @@ func file_deltaplane_queue_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_deltaplane_queue_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_deltaplane_queue_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_deltaplane_queue_v1_types_proto_goTypes = []any{
-	(DelayPolicy)(0), // 0: deltaplane.queue.v1.DelayPolicy
-	(AddStatus)(0),   // 1: deltaplane.queue.v1.AddStatus
-	(Outcome)(0),     // 2: deltaplane.queue.v1.Outcome
-	(Action)(0),      // 3: deltaplane.queue.v1.Action
-	(*LeaseRef)(nil), // 4: deltaplane.queue.v1.LeaseRef
-	(*Control)(nil),  // 5: deltaplane.queue.v1.Control
-	(*Counts)(nil),   // 6: deltaplane.queue.v1.Counts
+	(DelayPolicy)(0),              // 0: deltaplane.queue.v1.DelayPolicy
+	(AddStatus)(0),                // 1: deltaplane.queue.v1.AddStatus
+	(Outcome)(0),                  // 2: deltaplane.queue.v1.Outcome
+	(Action)(0),                   // 3: deltaplane.queue.v1.Action
+	(*LeaseRef)(nil),              // 4: deltaplane.queue.v1.LeaseRef
+	(*Control)(nil),               // 5: deltaplane.queue.v1.Control
+	(*Counts)(nil),                // 6: deltaplane.queue.v1.Counts
+	(*Expectations)(nil),          // 7: deltaplane.queue.v1.Expectations
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_deltaplane_queue_v1_types_proto_depIdxs = []int32{
 	3, // 0: deltaplane.queue.v1.Control.action:type_name -> deltaplane.queue.v1.Action
 	4, // 1: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	8, // 2: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_types_proto_init() }
@@ -587,7 +679,7 @@ func file_deltaplane_queue_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_types_proto_rawDesc), len(file_deltaplane_queue_v1_types_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,7 +27,6 @@ local function entry(id)
 end
 local function ok() local n = m.nr + 1; m.nr = n; R[n] = '\0' end
 local function sayEntry(e) ok(); say(e and e[1] or 0); say(e and e[2] or 0) end
-local collections = {} -- where in E the answers of collections go
 -- nextEntry is when the next entry may be dropped.
 function g.nextEntry()
   local head = call('ZRANGE', boz, 0, 0, 'WITHSCORES')
@@ -50,7 +49,6 @@ function g.sweepBackoff()
   if #over > 0 then
     m.nbo = m.nbo - chunked('ZREM', boz, over)
     chunked('HDEL', bo, over)
-    for j = 1, #collections do E[collections[j]] = #over end
   end
 end
 
@@ -205,11 +203,6 @@ g[29] = function() -- back-off, reset
   local id = arg()
   if entry(id) then bov[id], boch[id] = false, true; g.backoff = true end
   ok()
-end
-g[30] = function() -- back-off, collect: answered at the end
-  ok()
-  say(0)
-  collections[#collections + 1] = m.ne
 end
 g[31] = function() -- reserve
   local n = min(arg(), MAXTOKENS)
