@@ -37,7 +37,8 @@ func TestTheExportedNamesOfTheClientAreThoseThatAreKept(t *testing.T) {
 	goldentest.Compare(t, "client-api.txt", out.String())
 }
 
-// What the client exports is its own: a contract may grow and change without it, and nobody has to import both.
+// What the client exports is its own: a contract may grow and change without it, and nobody has to
+// import both.
 func TestTheClientExportsNoTypesOfContractsAndNoLongResults(t *testing.T) {
 	t.Parallel()
 	exported(t, func(files *token.FileSet, _ string, file *ast.File, decl ast.Decl) {

@@ -125,7 +125,8 @@ func (b *Backoff) IsInBackOffSinceUpdate(ctx context.Context, id string, event t
 	return b.left(ctx, id, func(g backoff.Growth, e backoff.Entry, _ int64) int64 { return g.SinceUpdate(e, event.UnixMicro()) })
 }
 
-// left reports what is left of an id's delay as count says, in microseconds; nothing for an unknown or expired one.
+// left reports what is left of an id's delay as count says, in microseconds; nothing for an unknown
+// or expired one.
 func (b *Backoff) left(ctx context.Context, id string, count func(g backoff.Growth, e backoff.Entry, now int64) int64) (bool, time.Duration, error) {
 	resp, err := b.c.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: b.queue, Ids: []string{id}})
 	if err != nil {

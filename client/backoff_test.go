@@ -26,7 +26,8 @@ func (s *knowing) Get(context.Context, *queuev1.BackoffServiceGetRequest) (*queu
 	}, nil
 }
 
-// The answers are those of client-go's flowcontrol.Backoff: strict bounds, and an expired entry counts as unknown.
+// The answers are those of client-go's flowcontrol.Backoff: strict bounds, and an expired entry
+// counts as unknown.
 func TestInBackOffFollowsFromTheEntryAndTheStoresTime(t *testing.T) {
 	t.Parallel()
 	updated := time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)

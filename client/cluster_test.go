@@ -154,7 +154,8 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	if list, err := admin.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
 		t.Errorf("ListQueues = %v", list)
 	}
-	// A server and a worker that are started now work as well. The first one takes what it can at once, so it is held up.
+	// A server and a worker that are started now work as well. The first one takes what it can at
+	// once, so it is held up.
 	d.hold.Lock()
 	other := onRedis(t, c.URL())
 	fresh := &diary{done: map[string]int{}, token: map[string]bool{}}

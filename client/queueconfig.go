@@ -8,38 +8,44 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// QueueConfig is how a queue behaves. Zero values mean defaults, which are client-go's where client-go has the same.
+// QueueConfig is how a queue behaves. Zero values mean defaults, which are client-go's where
+// client-go has the same.
 type QueueConfig struct {
-	// RateLimiter is that of AddRateLimited. Default: the longer of 5 ms doubling to 1000 s for each key and a bucket of
-	// 10 per second with a burst of 100.
+	// RateLimiter is that of AddRateLimited. Default: the longer of 5 ms doubling to 1000 s for each
+	// key and a bucket of 10 per second with a burst of 100.
 	RateLimiter RateLimiter
-	// Partitions are 1 to 64, fixed when the queue is created. Default 1. What holds for a key does not depend on them;
-	// order, priorities and aging hold inside a partition.
+	// Partitions are 1 to 64, fixed when the queue is created. Default 1. What holds for a key does
+	// not depend on them; order, priorities and aging hold inside a partition.
 	Partitions int
 	// Lease is how long leases are when a worker asks for none. Default 30 s.
 	Lease time.Duration
-	// MaxLease is the longest lease, at most 1 h. Default Lease. Nothing is handed out for as long after a store has lost data.
+	// MaxLease is the longest lease, at most 1 h. Default Lease. Nothing is handed out for as long
+	// after a store has lost data.
 	MaxLease time.Duration
-	// MaxProcessing is how long one lease may be extended, counted from its start. Default: without end.
+	// MaxProcessing is how long one lease may be extended, counted from its start. Default: without
+	// end.
 	MaxProcessing time.Duration
 	// MaxRetries is how many rate-limited retries a key has before it is dead. Default: any number.
 	MaxRetries int64
-	// MaxDeliveries is how many leases of a key may end without a settlement before it is dead. Default: any number.
+	// MaxDeliveries is how many leases of a key may end without a settlement before it is dead.
+	// Default: any number.
 	MaxDeliveries int
 	// BarrierRetention is how long a barrier is kept after its key is done. Default 5 min.
 	BarrierRetention time.Duration
-	// AbsorbDelays makes an immediate add take the key's pending delay away, and a key that waits already take none, as in
-	// controller-runtime.
+	// AbsorbDelays makes an immediate add take the key's pending delay away, and a key that waits
+	// already take none, as in controller-runtime.
 	AbsorbDelays bool
 	// ReserveOnce makes a rate-limited add free while a rate-limited delay of the key is pending.
 	ReserveOnce bool
-	// Aging is how long a key waits before every 8th lease goes to the oldest, whatever its priority. Default 30 s.
+	// Aging is how long a key waits before every 8th lease goes to the oldest, whatever its priority.
+	// Default 30 s.
 	Aging time.Duration
-	// DispatchQPS and DispatchBurst bound how fast keys are handed out. Default: as fast as workers take them.
+	// DispatchQPS and DispatchBurst bound how fast keys are handed out. Default: as fast as workers
+	// take them.
 	DispatchQPS   float64
 	DispatchBurst int64
-	// Durability is when an answer may be given, and Replicas how many of them DurabilityReplicated waits for. Default: when
-	// the store has it in memory.
+	// Durability is when an answer may be given, and Replicas how many of them DurabilityReplicated
+	// waits for. Default: when the store has it in memory.
 	Durability Durability
 	Replicas   int
 	// Backoff is how the queue's back-off entries grow.
@@ -71,7 +77,8 @@ const (
 	DurabilityReplicated = Durability(queuev1.Durability_DURABILITY_REPLICATED)
 )
 
-// RateLimiter is how long retried keys wait; the zero value is the queue's default. Make others with the functions below.
+// RateLimiter is how long retried keys wait; the zero value is the queue's default. Make others
+// with the functions below.
 type RateLimiter struct{ wire *queuev1.RateLimiter }
 
 // Exponential waits base, doubling with each failure of the key, at most longest.

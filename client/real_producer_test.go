@@ -66,7 +66,8 @@ func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
 			}
 		})
 	}
-	// After so much is done rather than after so much time, in which a slow machine may get nothing done on a connection.
+	// After so much is done rather than after so much time, in which a slow machine may get nothing
+	// done on a connection.
 	broken := 0
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

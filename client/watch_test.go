@@ -227,7 +227,8 @@ func TestMoreThanARequestCarriesIsNotSent(t *testing.T) {
 	}
 }
 
-// A server that has no memory for what the reader has is not asked the same again: the whole state needs none.
+// A server that has no memory for what the reader has is not asked the same again: the whole state
+// needs none.
 func TestAServerWithoutRoomForWhatIsKnownIsAskedForTheWholeState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +332,8 @@ func TestAnIndexThatIsAwayIsReported(t *testing.T) {
 	})
 }
 
-// 2,000 watches break at one moment: they come back over the time that the server asks for and more, or over seconds.
+// 2,000 watches break at one moment: they come back over the time that the server asks for and
+// more, or over seconds.
 func TestAHerdComesBackSpreadOut(t *testing.T) {
 	t.Parallel()
 	errBusy := errors.New("busy")

@@ -14,8 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/client/informer"
 )
 
-// TestSharedInformerHandlerAbuse upstream: 100 goroutines add and remove handlers under events, gaps and resyncs,
-// also while the informer stops. Each handler checks that what it is told fits together.
+// TestSharedInformerHandlerAbuse upstream: 100 goroutines add and remove handlers under events,
+// gaps and resyncs, also while the informer stops. Each handler checks that what it is told fits
+// together.
 func TestHandlersComeAndGoUnderEvents(t *testing.T) {
 	t.Parallel()
 	src := newSource()

@@ -360,8 +360,8 @@ func TestAWatchOfARealIndexerTellsDifferences(t *testing.T) {
 	}
 }
 
-// A random history with connections that break, indexers that are exchanged and an epoch that begins: in the end every
-// handler knows what there is, and no notification was out of place.
+// A random history with connections that break, indexers that are exchanged and an epoch that
+// begins: in the end every handler knows what there is, and no notification was out of place.
 func TestNothingIsMissedWhileIndexersComeAndGo(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)

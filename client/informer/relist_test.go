@@ -177,7 +177,8 @@ func TestADeletionCarriesTheFinalStateOrTheLastKnown(t *testing.T) {
 	})
 }
 
-// In a new epoch versions say nothing: equal ones are the same only with equal payloads, and lower ones are news.
+// In a new epoch versions say nothing: equal ones are the same only with equal payloads, and lower
+// ones are news.
 func TestANewEpochIsWhole(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {

@@ -270,7 +270,8 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 		}
 	}
 	environment := map[string]string{}
-	// serve reads its flags before it does anything: a wrong log format ends it with a message that shows which one it got.
+	// serve reads its flags before it does anything: a wrong log format ends it with a message that
+	// shows which one it got.
 	format := func(args ...string) (string, int) {
 		var errs buffer
 		root := newRoot(streams{In: strings.NewReader(""), Out: &errs, Err: &errs})

@@ -32,6 +32,10 @@ spec:
 func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 	t.Parallel()
 	r := startUp(t, "--controllers", "nodelifecycle,tainteviction", "--node-monitor-grace-period", "45s")
+	until(t, func() bool { // the indexer finds each collection's log by itself
+		_, _, code := command(t.Context(), "", append([]string{"get", "nodes", "node-1"}, r.ask...)...)
+		return code == cli.ExitOK
+	})
 	ask := func(flags ...string) (inspect.NodeAnswer, string) {
 		t.Helper()
 		var a inspect.NodeAnswer

@@ -16,8 +16,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
-// TestFaultsOfTheStartAreNamed starts what cannot start: the message names the flag, says it once and shows no password,
-// and the exit code is the documented one.
+// TestFaultsOfTheStartAreNamed starts what cannot start: the message names the flag, says it once
+// and shows no password, and the exit code is the documented one.
 func TestFaultsOfTheStartAreNamed(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test

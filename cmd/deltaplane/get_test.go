@@ -16,7 +16,8 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// pagesOf is an index of two pages, whose second is with another replica at first, and then nowhere.
+// pagesOf is an index of two pages, whose second is with another replica at first, and then
+// nowhere.
 type pagesOf struct {
 	indexv1.UnimplementedIndexServiceServer
 	elsewhere bool // it comes round

@@ -11,7 +11,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/goldentest"
 )
 
-// The names of commands and flags, and their defaults, are what scripts and files of settings rely on.
+// The names of commands and flags, and their defaults, are what scripts and files of settings rely
+// on.
 func TestTheHelpOfEveryCommandIsTheOneThatIsKept(t *testing.T) {
 	t.Parallel()
 	var all bytes.Buffer

@@ -1,4 +1,5 @@
-// Command deltaplane is the Kubernetes informer pipeline as network services, and the tool to look at it.
+// Command deltaplane is the Kubernetes informer pipeline as network services, and the tool to look
+// at it.
 //
 //	deltaplane up                     everything in one process, nothing else needed
 //	deltaplane serve SERVICE          one service

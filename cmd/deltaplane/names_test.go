@@ -176,7 +176,8 @@ kind: Widget
 metadata: {name: one}
 `
 
-// The names of a definition go from the API server's discovery by the log and the index to the command.
+// The names of a definition go from the API server's discovery by the log and the index to the
+// command.
 func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
 	t.Parallel()
 	r := startUp(t)

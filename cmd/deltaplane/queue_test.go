@@ -246,7 +246,8 @@ func TestDeadKeysAreListedWithTheirReasonAndRunAgain(t *testing.T) {
 	if out := s.must("queue", "retry", "dev/a", "--state", "dead", "-o", "json"); !strings.Contains(out, "ITEM_STATUS_DONE") {
 		t.Errorf("retry printed %s", out)
 	}
-	// The server may hand the key to the worker's stream while that ends; it then waits again a moment later.
+	// The server may hand the key to the worker's stream while that ends; it then waits again a moment
+	// later.
 	until(t, func() bool { return strings.Contains(s.must("queue", "items", "dev/a", "--state", "ready"), "broken") })
 	contains(t, s.must("queue", "describe", "dev/a", "broken"), "ready", "settled: dead", "deadline exceeded")
 }

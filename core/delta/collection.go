@@ -13,8 +13,9 @@ var ErrCollection = errors.New("delta: malformed collection")
 // ErrKey is wrapped by every error about a malformed key.
 var ErrKey = errors.New("delta: malformed key")
 
-// Collection names one watched resource of one cluster. It is comparable and safe as a map key. Resource version
-// comparisons hold only inside one collection and epoch. The zero value names nothing.
+// Collection names one watched resource of one cluster. It is comparable and safe as a map key.
+// Resource version comparisons hold only inside one collection and epoch. The zero value names
+// nothing.
 type Collection struct {
 	// Cluster is the name given to the cluster in the configuration; it holds no "/".
 	Cluster string
@@ -26,7 +27,8 @@ type Collection struct {
 	Resource string
 }
 
-// String gives the collection's full name: "dev/jobs.v1.batch", or "dev/pods.v1" for the core group.
+// String gives the collection's full name: "dev/jobs.v1.batch", or "dev/pods.v1" for the core
+// group.
 func (c Collection) String() string { return c.Cluster + "/" + c.ResourceName() }
 
 // ResourceName gives the name without the cluster: "jobs.v1.batch" or "pods.v1".
@@ -37,7 +39,8 @@ func (c Collection) ResourceName() string {
 	return c.Resource + "." + c.Version + "." + c.Group
 }
 
-// APIVersion gives the value of an object's apiVersion field: "batch/v1", or "v1" for the core group.
+// APIVersion gives the value of an object's apiVersion field: "batch/v1", or "v1" for the core
+// group.
 func (c Collection) APIVersion() string {
 	if c.Group == "" {
 		return c.Version
@@ -77,8 +80,8 @@ func (c Collection) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ParseCollection reads the form written by [Collection.String]: "cluster/resource.version[.group]".
-// Errors wrap [ErrCollection] and quote s.
+// ParseCollection reads the form written by [Collection.String]:
+// "cluster/resource.version[.group]". Errors wrap [ErrCollection] and quote s.
 func ParseCollection(s string) (Collection, error) {
 	cluster, rest, ok := strings.Cut(s, "/")
 	if !ok {
@@ -91,7 +94,8 @@ func ParseCollection(s string) (Collection, error) {
 	return c, nil
 }
 
-// ParseResource reads "resource.version[.group]" as a collection of cluster. Errors wrap [ErrCollection].
+// ParseResource reads "resource.version[.group]" as a collection of cluster. Errors wrap
+// [ErrCollection].
 func ParseResource(cluster, s string) (Collection, error) {
 	resource, rest, ok := strings.Cut(s, ".")
 	if !ok {
@@ -108,10 +112,12 @@ func ParseResource(cluster, s string) (Collection, error) {
 	return c, nil
 }
 
-// Key names one object of a collection: "namespace/name", or "name" when the resource is cluster-scoped.
+// Key names one object of a collection: "namespace/name", or "name" when the resource is
+// cluster-scoped.
 type Key string
 
-// NewKey joins a namespace, empty for cluster-scoped objects, and a name. It does not check them; see [ParseKey].
+// NewKey joins a namespace, empty for cluster-scoped objects, and a name. It does not check them;
+// see [ParseKey].
 func NewKey(namespace, name string) Key {
 	if namespace == "" {
 		return Key(name)
@@ -150,7 +156,8 @@ func (k Key) Split() (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-// Namespace returns the key's namespace, empty for a cluster-scoped object. It does not check the key.
+// Namespace returns the key's namespace, empty for a cluster-scoped object. It does not check the
+// key.
 func (k Key) Namespace() string {
 	if namespace, _, ok := strings.Cut(string(k), "/"); ok {
 		return namespace

@@ -6,8 +6,9 @@ import (
 	"math"
 )
 
-// DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
-// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header; that of a record of a later build wraps an [UnknownError].
+// DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a
+// delta without being copied. Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name
+// the header; that of a record of a later build wraps an [UnknownError].
 func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, error) {
 	c, kind, key, err := ParseSubject(subject)
 	var d decoder

@@ -1,6 +1,7 @@
-// Package delta holds the rules of Deltaplane's delta log: how collections, keys and resource versions are named and compared,
-// how a record is written into subjects and message headers, what a relist publishes ([Shadow]), how changes wait
-// for a slow log ([Stage]), and when a reader may claim a revision ([Follower]).
+// Package delta holds the rules of Deltaplane's delta log: how collections, keys and resource
+// versions are named and compared, how a record is written into subjects and message headers, what
+// a relist publishes ([Shadow]), how changes wait for a slow log ([Stage]), and when a reader may
+// claim a revision ([Follower]).
 //
 // Shadow and Stage together are what client-go's DeltaFIFO is to an informer: the shadow is its
 // view of what is known, queued or not, the stage its queue. Where each of its rules is kept:
@@ -24,6 +25,6 @@
 //   - caller: an object is transformed once, before the shadow sees it; a failure quarantines the
 //     key.
 //
-// The package is pure: no I/O, no goroutines, no logging; time is an argument. Its types are not safe for concurrent use
-// unless they are plain values.
+// The package is pure: no I/O, no goroutines, no logging; time is an argument. Its types are not
+// safe for concurrent use unless they are plain values.
 package delta

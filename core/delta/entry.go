@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// entry is what a shadow holds of one key, in 80 bytes. Numbers and UUIDs are the rule; what is neither is kept as text beside it.
+// entry is what a shadow holds of one key, in 80 bytes. Numbers and UUIDs are the rule; what is
+// neither is kept as text beside it.
 type entry struct {
 	rv      uint64
 	hash    uint64

@@ -13,8 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// fifo is a shadow and a stage, played as client-go's tests play a DeltaFIFO: objects are a name and a value. Versions count operations; an
-// object that a list shows with the value it has keeps its version.
+// fifo is a shadow and a stage, played as client-go's tests play a DeltaFIFO: objects are a name
+// and a value. Versions count operations; an object that a list shows with the value it has keeps
+// its version.
 type fifo struct {
 	shadow *delta.Shadow
 	stage  *delta.Stage

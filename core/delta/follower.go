@@ -12,10 +12,11 @@ type Batch struct {
 	Collection Collection
 	// Records are in the log's order; keys may repeat. They may be empty when only a flag is reported.
 	Records []Record
-	// Reset begins a replay from the start of the log: what the reader holds stays, but keys that this replay does not name by
-	// the batch with Replayed set must be swept.
+	// Reset begins a replay from the start of the log: what the reader holds stays, but keys that this
+	// replay does not name by the batch with Replayed set must be swept.
 	Reset bool
-	// Replayed reports that with this batch the end of the log, as seen when the replay began, has been applied.
+	// Replayed reports that with this batch the end of the log, as seen when the replay began, has
+	// been applied.
 	Replayed bool
 	// End, when not 0, is a sequence by which every record that was replaced in a hole of the log
 	// has been replaced, the hole being in or before this batch: the revision stays frozen until
@@ -24,15 +25,18 @@ type Batch struct {
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
-	// Passed names records that this build does not know and may pass over. They are accounted for by Next.
+	// Passed names records that this build does not know and may pass over. They are accounted for by
+	// Next.
 	Passed []Passed
-	// Newer is set on a batch without records: the next record needs a later build, and the reader goes on once it is replaced. What
-	// the reader holds is the log's state before it. Any other batch says that the reader has gone on.
+	// Newer is set on a batch without records: the next record needs a later build, and the reader
+	// goes on once it is replaced. What the reader holds is the log's state before it. Any other batch
+	// says that the reader has gone on.
 	Newer *Newer
-	// Unreadable names records that could not be decoded. They are accounted for by Next; what the reader holds for their keys is out
-	// of date.
+	// Unreadable names records that could not be decoded. They are accounted for by Next; what the
+	// reader holds for their keys is out of date.
 	Unreadable []Unreadable
-	// Created is when the log was made; a log made anew is another log. It is zero when the reader does not know.
+	// Created is when the log was made; a log made anew is another log. It is zero when the reader
+	// does not know.
 	Created time.Time
 }
 
@@ -42,7 +46,8 @@ const EndUnknown = math.MaxUint64
 // Unreadable is a record that could not be decoded.
 type Unreadable struct {
 	Sequence uint64
-	// Key is the key of a delta by its subject; empty for a control record or a subject that says nothing.
+	// Key is the key of a delta by its subject; empty for a control record or a subject that says
+	// nothing.
 	Key Key
 	Err error
 }
@@ -64,7 +69,8 @@ type Follower struct {
 	refuted  bool // until a replay begins
 }
 
-// Apply takes a batch after the reader has applied its records, and returns the revision that may be claimed now.
+// Apply takes a batch after the reader has applied its records, and returns the revision that may
+// be claimed now.
 func (f *Follower) Apply(b Batch) Revision {
 	if b.Reset {
 		*f = Follower{replaying: true, claimed: f.claimed}
@@ -100,8 +106,8 @@ func (f *Follower) Apply(b Batch) Revision {
 	return f.claimed
 }
 
-// Refute takes back what the last Apply allowed, when the reader finds that what it holds is not what the log says: no more is claimed, and no
-// mark is taken, until a replay begins.
+// Refute takes back what the last Apply allowed, when the reader finds that what it holds is not
+// what the log says: no more is claimed, and no mark is taken, until a replay begins.
 func (f *Follower) Refute() {
 	f.claimed, f.replaying, f.refuted = f.had, !f.replayed, true
 }
@@ -123,23 +129,27 @@ func (f *Follower) record(r *Record) {
 	f.position = Position{Epoch: f.epoch, Sequence: max(f.position.Sequence, r.Sequence), Term: f.term}
 }
 
-// Readable reports whether reads may be answered: a replay is not running, the synced record of the current epoch has been
-// applied, and a revision of that epoch may be claimed, so that every answer has one. Otherwise every read fails with
-// COLLECTION_NOT_SYNCED. It is not readable either while a log that has lost its end says less than what was claimed of it.
+// Readable reports whether reads may be answered: a replay is not running, the synced record of the
+// current epoch has been applied, and a revision of that epoch may be claimed, so that every answer
+// has one. Otherwise every read fails with COLLECTION_NOT_SYNCED. It is not readable either while a
+// log that has lost its end says less than what was claimed of it.
 func (f *Follower) Readable() bool {
 	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch && Compare(f.watermark, f.claimed.RV) >= 0
 }
 
-// Frozen reports whether the revision stands still because of a hole in the sequence, or was refuted.
+// Frozen reports whether the revision stands still because of a hole in the sequence, or was
+// refuted.
 func (f *Follower) Frozen() bool { return f.refuted || f.frozenTo > f.position.Sequence }
 
-// Revision is the highest revision that may be claimed; zero before the collection has been readable once. While a new epoch
-// is not yet synced it is still the old epoch's.
+// Revision is the highest revision that may be claimed; zero before the collection has been
+// readable once. While a new epoch is not yet synced it is still the old epoch's.
 func (f *Follower) Revision() Revision { return f.claimed }
 
-// Upper bounds what has been applied: no event above it is in what the reader holds. It is the highest resource version of the
-// records of the epoch, and runs ahead of the revision where records come in another order than that of their versions: behind a
-// hole, in a list, and where changes were coalesced. Where it does not, what the reader holds is exactly the state at the revision.
+// Upper bounds what has been applied: no event above it is in what the reader holds. It is the
+// highest resource version of the records of the epoch, and runs ahead of the revision where
+// records come in another order than that of their versions: behind a hole, in a list, and where
+// changes were coalesced. Where it does not, what the reader holds is exactly the state at the
+// revision.
 func (f *Follower) Upper() Revision { return Revision{Epoch: f.epoch, RV: f.upper} }
 
 // Position is where reading resumes.
@@ -152,18 +162,20 @@ type Mark struct {
 	Claimed   Revision
 	// Upper is the highest resource version applied in the position's epoch.
 	Upper RV
-	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed; 0 without one,
-	// [EndUnknown] where it was not known yet.
+	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed;
+	// 0 without one, [EndUnknown] where it was not known yet.
 	FrozenTo uint64
 }
 
-// Mark returns the follower's place; false while the collection is not readable, when there is none worth keeping.
+// Mark returns the follower's place; false while the collection is not readable, when there is none
+// worth keeping.
 func (f *Follower) Mark() (Mark, bool) {
 	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable() && !f.refuted
 }
 
-// Restore returns the follower that a mark was taken of. It is not readable, and claims nothing more than it had, until a
-// batch with Replayed: what the log says beyond the mark is not known yet.
+// Restore returns the follower that a mark was taken of. It is not readable, and claims nothing
+// more than it had, until a batch with Replayed: what the log says beyond the mark is not known
+// yet.
 func Restore(m Mark) Follower {
 	return Follower{
 		epoch: m.Position.Epoch, term: m.Position.Term, position: m.Position, watermark: m.Watermark, claimed: m.Claimed,

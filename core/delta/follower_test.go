@@ -72,7 +72,8 @@ func TestTheRevisionStandsStillFromAGapToTheEndSeenAfterIt(t *testing.T) {
 	}
 }
 
-// What is synced behind a hole has no revision that could be claimed yet, and must not be read without one.
+// What is synced behind a hole has no revision that could be claimed yet, and must not be read
+// without one.
 func TestACollectionIsNotReadableBeforeItsFirstRevisionOfTheEpoch(t *testing.T) {
 	t.Parallel()
 	var f delta.Follower

@@ -13,8 +13,9 @@ import (
 // ErrHeader is wrapped by every error about headers that cannot be read as a record.
 var ErrHeader = errors.New("delta: malformed record header")
 
-// Header names. Numbers are decimal, times are Unix microseconds, hash, checksum and digest are hexadecimal; free text is escaped as in
-// [EscapeToken] where it is split, so that every value is printable ASCII.
+// Header names. Numbers are decimal, times are Unix microseconds, hash, checksum and digest are
+// hexadecimal; free text is escaped as in [EscapeToken] where it is split, so that every value is
+// printable ASCII.
 const (
 	HeaderVersion   = "Dp-Version" // the least version that a reader must know
 	HeaderKind      = "Dp-Kind"
@@ -47,7 +48,8 @@ const (
 	HeaderTrace     = "traceparent"
 )
 
-// Header encodes everything of r but the payload, of which it adds the checksum unless there is one, and the collection, which the subject holds.
+// Header encodes everything of r but the payload, of which it adds the checksum unless there is
+// one, and the collection, which the subject holds.
 func (r *Record) Header() map[string][]string {
 	// Room for what a writer adds, and one array for all values.
 	f := fields{header: make(map[string][]string, 24), values: make([]string, 0, 20)}

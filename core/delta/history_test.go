@@ -23,8 +23,8 @@ type event struct {
 	to  state
 }
 
-// world is a source of one collection, a reflector and its log, driven by the bytes of a fuzz input. The reflector is what services/reflector
-// does with a shadow and a stage.
+// world is a source of one collection, a reflector and its log, driven by the bytes of a fuzz
+// input. The reflector is what services/reflector does with a shadow and a stage.
 type world struct {
 	t    testing.TB
 	data []byte
@@ -215,7 +215,8 @@ func (w *world) lead(newEpoch bool) {
 	w.stage.Digest(w.shadow.Digest())
 }
 
-// restore takes the source back to an earlier version, as from a backup, and lets it go on from there.
+// restore takes the source back to an earlier version, as from a backup, and lets it go on from
+// there.
 func (w *world) restore() {
 	back := w.rv - 1 - w.next(8)
 	w.events = slices.DeleteFunc(w.events, func(e event) bool { return e.to.rv > back })

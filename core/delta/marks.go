@@ -6,15 +6,18 @@ import (
 	"time"
 )
 
-// MaxMarks is how many owners, hints and labels together a record carries, and MaxMarkBytes how long their names and values may be in sum;
-// beyond them Overflow says "wake all". Escaped three times as long they still fit into a message's headers (64 KiB): the API server
-// bounds neither the number nor the length of owner references, and a record that the log refuses would hold up all that follow it.
+// MaxMarks is how many owners, hints and labels together a record carries, and MaxMarkBytes how
+// long their names and values may be in sum; beyond them Overflow says "wake all". Escaped three
+// times as long they still fit into a message's headers (64 KiB): the API server bounds neither the
+// number nor the length of owner references, and a record that the log refuses would hold up all
+// that follow it.
 const (
 	MaxMarks     = 64
 	MaxMarkBytes = 16 << 10
 )
 
-// marks holds the owners, hints and labels of a shadow's entries, equal ones once. A mark that no entry has any more is dropped.
+// marks holds the owners, hints and labels of a shadow's entries, equal ones once. A mark that no
+// entry has any more is dropped.
 type marks struct {
 	ids     map[string]uint32
 	list    []mark // by id
@@ -24,13 +27,15 @@ type marks struct {
 	names   []string
 }
 
-// mark is one owner, hint or label value: its class ('o', 'h' or 'l'), name, value and UID in one text, so that the map holds it too.
+// mark is one owner, hint or label value: its class ('o', 'h' or 'l'), name, value and UID in one
+// text, so that the map holds it too.
 type mark struct {
 	text string
 	refs uint32
 }
 
-// ref is a mark's id, with [controls] set for the owner that is the controller, which is no part of the mark.
+// ref is a mark's id, with [controls] set for the owner that is the controller, which is no part of
+// the mark.
 type ref uint32
 
 const controls ref = 1 << 31
@@ -167,8 +172,9 @@ func (m *marks) replace(e *entry, owners []Owner, hints, labels map[string][]str
 	}
 }
 
-// merge gives an entry the marks of o, and keeps those it had until now or ceased to have within the ttl, as far as a record can carry them. It
-// reports whether that leaves exactly the marks of o.
+// merge gives an entry the marks of o, and keeps those it had until now or ceased to have within
+// the ttl, as far as a record can carry them. It reports whether that leaves exactly the marks of
+// o.
 func (m *marks) merge(e *entry, o *Object, now time.Time, ttl time.Duration) bool {
 	list := m.of(m.scratch[:0], o.Owners, o.Hints, o.Labels)
 	current := len(list)
@@ -198,8 +204,9 @@ func (m *marks) merge(e *entry, o *Object, now time.Time, ttl time.Duration) boo
 	return fit == current && kept == current
 }
 
-// cover reports whether an entry has, or had lately, every mark of o: otherwise o is read by other hints or labels than the record that is in the
-// log. An entry that could not take all its marks says so to everybody, and has nothing to add.
+// cover reports whether an entry has, or had lately, every mark of o: otherwise o is read by other
+// hints or labels than the record that is in the log. An entry that could not take all its marks
+// says so to everybody, and has nothing to add.
 func (m *marks) cover(e *entry, o *Object) bool {
 	if e.more != nil && e.more.overflow != 0 {
 		return true

@@ -5,14 +5,16 @@ import (
 	"strings"
 )
 
-// The bounds of what a resource is called beside its plural; Kubernetes has a label of DNS for each name.
+// The bounds of what a resource is called beside its plural; Kubernetes has a label of DNS for each
+// name.
 const (
 	maxNames      = 16
 	maxNameLength = 63
 )
 
-// OtherNames are what a resource is called beside its plural, such as po and pod of pods: the words in lower case and in their order, each once.
-// Words that are not a label of at most 63 letters, digits and dashes are left out, and so are all behind the first 16 names.
+// OtherNames are what a resource is called beside its plural, such as po and pod of pods: the words
+// in lower case and in their order, each once. Words that are not a label of at most 63 letters,
+// digits and dashes are left out, and so are all behind the first 16 names.
 func OtherNames(plural string, words ...string) []string {
 	var names []string
 	for _, word := range words {

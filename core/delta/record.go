@@ -44,10 +44,11 @@ const (
 	KindTerm
 	// KindLiveness says every few seconds that the reflector is current.
 	KindLiveness
-	// KindFence is written before a term record to push the log beyond every append a deposed leader may still have in flight.
+	// KindFence is written before a term record to push the log beyond every append a deposed leader
+	// may still have in flight.
 	KindFence
-	// KindOrigin is written once, before the first term record, and never again: it stays the first record of a log for as long as nobody
-	// takes records away from its start.
+	// KindOrigin is written once, before the first term record, and never again: it stays the first
+	// record of a log for as long as nobody takes records away from its start.
 	KindOrigin
 )
 
@@ -82,8 +83,8 @@ func (r DeleteReason) Known() bool { return r == Observed || r == Inferred || r 
 // Owner is one owner reference. It is comparable.
 type Owner struct {
 	Kind, Name, UID string
-	// Controller reports whether the reference is the managing one. That of an owner the key no longer has is not, so that a key
-	// nobody controls any more is seen to be free.
+	// Controller reports whether the reference is the managing one. That of an owner the key no longer
+	// has is not, so that a key nobody controls any more is seen to be free.
 	Controller bool
 }
 
@@ -98,27 +99,30 @@ const (
 	ClusterScoped Scope = "cluster"
 )
 
-// EncodingJSON is the only payload encoding so far: JSON as the API server sent it, less what a transform strips, with kind and
-// apiVersion present.
+// EncodingJSON is the only payload encoding so far: JSON as the API server sent it, less what a
+// transform strips, with kind and apiVersion present.
 const EncodingJSON = "json"
 
-// EncodingUnreadable marks a delta whose object could not be taken in by the reflector: there is no payload, and what a reader holds
-// for the key is out of date. The key is quarantined until a readable version or its deletion follows.
+// EncodingUnreadable marks a delta whose object could not be taken in by the reflector: there is no
+// payload, and what a reader holds for the key is out of date. The key is quarantined until a
+// readable version or its deletion follows.
 const EncodingUnreadable = "unreadable"
 
-// SchemaVersion is the least version that a reader must know in order to read a record as [Record.Header] writes it. It is raised only
-// for what an older reader would misread; what is added otherwise is a header, which older readers pass over.
+// SchemaVersion is the least version that a reader must know in order to read a record as
+// [Record.Header] writes it. It is raised only for what an older reader would misread; what is
+// added otherwise is a header, which older readers pass over.
 const SchemaVersion = 1
 
-// Record is one record of a collection's log. Every record carries Epoch, Term and Watermark; the other fields depend on Kind.
-// Slices and maps of a record that was handed out must not be changed.
+// Record is one record of a collection's log. Every record carries Epoch, Term and Watermark; the
+// other fields depend on Kind. Slices and maps of a record that was handed out must not be changed.
 type Record struct {
 	Kind       Kind
 	Collection Collection
 	Key        Key
 	UID        string
 	Type       Type
-	// RV is the object's resource version, the deletion's for a tombstone, and the list's for a synced record.
+	// RV is the object's resource version, the deletion's for a tombstone, and the list's for a synced
+	// record.
 	RV    RV
 	Epoch uint64
 	// Term is the leader's term. Terms grow; 0 is never written.
@@ -128,35 +132,41 @@ type Record struct {
 	Watermark RV
 	// Hash is [Hash] of the payload; 0 when there is none.
 	Hash uint64
-	// Checksum is [Checksum] of the payload; [Record.Header] makes it when it is 0, readers set it. Logs of older versions have none.
+	// Checksum is [Checksum] of the payload; [Record.Header] makes it when it is 0, readers set it.
+	// Logs of older versions have none.
 	Checksum uint32
 	// Payload is the object in Encoding. It is nil in headers-only reads and in inferred tombstones.
 	Payload  []byte
 	Encoding string
 	// Generation is metadata.generation; 0 when the object has none.
 	Generation int64
-	// Owners, Hints and Labels hold what the key has had within the tombstone TTL, current values included, so that a
-	// previous owner is woken although the log keeps only the last record. Hints are index hints such as "node".
+	// Owners, Hints and Labels hold what the key has had within the tombstone TTL, current values
+	// included, so that a previous owner is woken although the log keeps only the last record. Hints
+	// are index hints such as "node".
 	Owners []Owner
 	Hints  map[string][]string
 	Labels map[string][]string
 	// Overflow says that Owners, Hints or Labels met their cap and are incomplete: wake everything.
 	Overflow     bool
 	DeleteReason DeleteReason
-	// Scope is that of the collection as the source's discovery says (KindSynced and KindLiveness). Logs of older versions have none.
+	// Scope is that of the collection as the source's discovery says (KindSynced and KindLiveness).
+	// Logs of older versions have none.
 	Scope Scope
-	// Names are what the collection's resource is called beside its plural, as the source's discovery says (KindSynced and KindLiveness).
-	// They are as [OtherNames] returns them. Logs of older versions have none.
+	// Names are what the collection's resource is called beside its plural, as the source's discovery
+	// says (KindSynced and KindLiveness). They are as [OtherNames] returns them. Logs of older
+	// versions have none.
 	Names []string
 	// Start is the first sequence of the term, which is that of its first fence record (KindTerm
 	// only).
 	Start uint64
-	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A reader that has applied the whole log up to r
-	// and holds another number has not met what somebody took away.
+	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A
+	// reader that has applied the whole log up to r and holds another number has not met what somebody
+	// took away.
 	Live    int
 	Counted bool
-	// Digest is that of the keys that live once r is in the log; it means nothing unless Digested is set. A reader that has
-	// applied the whole log up to r and holds something else was not sent all of it. Logs of older versions have none.
+	// Digest is that of the keys that live once r is in the log; it means nothing unless Digested is
+	// set. A reader that has applied the whole log up to r and holds something else was not sent all
+	// of it. Logs of older versions have none.
 	Digest   Digest
 	Digested bool
 	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
@@ -171,11 +181,12 @@ type Record struct {
 	Trace string
 	// Sequence is the record's place in the log; readers set it.
 	Sequence uint64
-	// StoredAt is when the log took the record, as this process's clock would have told; readers set it. It is what a tombstone's TTL counts
-	// from, whatever the clock of the reflector says.
+	// StoredAt is when the log took the record, as this process's clock would have told; readers set
+	// it. It is what a tombstone's TTL counts from, whatever the clock of the reflector says.
 	StoredAt time.Time
 
-	// Step is what r adds to the number of living keys, 1, 0 or -1: [Shadow] tells [Stage], and nobody else.
+	// Step is what r adds to the number of living keys, 1, 0 or -1: [Shadow] tells [Stage], and nobody
+	// else.
 	Step int8
 	// Change is what r adds to the digest, as Step.
 	Change Digest

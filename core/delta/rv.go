@@ -15,11 +15,12 @@ var ErrRV = errors.New("delta: malformed resource version")
 // alias so that callers may keep plain strings.
 type RV = string
 
-// maxRVLength bounds what [ParseRV] accepts; Kubernetes promises at most 128 bits, and we leave room.
+// maxRVLength bounds what [ParseRV] accepts; Kubernetes promises at most 128 bits, and we leave
+// room.
 const maxRVLength = 128
 
-// ParseRV checks that s is a decimal of at most 128 digits and returns it without leading zeros ("0" stays). Empty is refused.
-// Errors wrap [ErrRV] and quote s.
+// ParseRV checks that s is a decimal of at most 128 digits and returns it without leading zeros
+// ("0" stays). Empty is refused. Errors wrap [ErrRV] and quote s.
 func ParseRV(s string) (RV, error) {
 	if s == "" {
 		return "", fmt.Errorf("%w: empty", ErrRV)
@@ -38,8 +39,8 @@ func ParseRV(s string) (RV, error) {
 	return "0", nil
 }
 
-// Compare orders two resource versions as decimals: -1, 0 or +1. Empty is less than "0". Both must be empty or accepted by
-// [ParseRV]; for anything else the order is total but means nothing.
+// Compare orders two resource versions as decimals: -1, 0 or +1. Empty is less than "0". Both must
+// be empty or accepted by [ParseRV]; for anything else the order is total but means nothing.
 func Compare(a, b RV) int {
 	if a == "" || b == "" {
 		return cmp.Compare(min(len(a), 1), min(len(b), 1))
@@ -61,8 +62,8 @@ func MaxRV(a, b RV) RV {
 
 func trimZeros(s string) string { return strings.TrimLeft(s, "0") }
 
-// Revision is how far an index or the log is: every change up to RV of the epoch is included. The zero value is before
-// everything. It holds W, never the largest RV seen.
+// Revision is how far an index or the log is: every change up to RV of the epoch is included. The
+// zero value is before everything. It holds W, never the largest RV seen.
 type Revision struct {
 	Epoch uint64
 	RV    RV
@@ -82,10 +83,11 @@ func (r Revision) IsZero() bool { return r == Revision{} }
 // String gives "epoch:rv", for people.
 func (r Revision) String() string { return fmt.Sprintf("%d:%s", r.Epoch, r.RV) }
 
-// Position is a place in one collection's log. The zero value is before the first record: reading from it replays
-// everything.
+// Position is a place in one collection's log. The zero value is before the first record: reading
+// from it replays everything.
 type Position struct {
-	// Epoch is the epoch of the record at Sequence; a different epoch of the log means bootstrap again.
+	// Epoch is the epoch of the record at Sequence; a different epoch of the log means bootstrap
+	// again.
 	Epoch uint64
 	// Sequence is the last sequence that was applied.
 	Sequence uint64

@@ -25,17 +25,20 @@ type Object struct {
 	ObservedAt time.Time
 }
 
-// Shadow is what a leading reflector remembers of the log: per key the resource version, content hash, UID and the owners, hints
-// and labels it has had lately, but no objects. It decides what a change or a relist publishes, and can be rebuilt from headers.
+// Shadow is what a leading reflector remembers of the log: per key the resource version, content
+// hash, UID and the owners, hints and labels it has had lately, but no objects. It decides what a
+// change or a relist publishes, and can be rebuilt from headers.
 //
-// It holds about 200 bytes for an object whose owners, hints and labels others have too: those are kept once.
+// It holds about 200 bytes for an object whose owners, hints and labels others have too: those are
+// kept once.
 type Shadow struct {
 	ttl     time.Duration
 	entries map[Key]*entry
 	marks   marks
 	live    int
 	digest  Digest // of what lives here
-	// owed is, by key, what records would have added to the log's digest that did not reach it; owing is the sum.
+	// owed is, by key, what records would have added to the log's digest that did not reach it; owing
+	// is the sum.
 	owed   map[Key]Digest
 	owing  Digest
 	graves []grave // tombstones in the order of their deletion
@@ -56,10 +59,12 @@ func NewShadow(ttl time.Duration) *Shadow {
 // Len is the number of living objects.
 func (s *Shadow) Len() int { return s.live }
 
-// Digest is that of the log once every record handed out is in it, those that [Shadow.Doubt] was told of excepted.
+// Digest is that of the log once every record handed out is in it, those that [Shadow.Doubt] was
+// told of excepted.
 func (s *Shadow) Digest() Digest { return s.digest - s.owing }
 
-// change notes what became of a key's part of the digest, and returns what the record that tells it adds to that of the log.
+// change notes what became of a key's part of the digest, and returns what the record that tells it
+// adds to that of the log.
 func (s *Shadow) change(key Key, was, is Digest) Digest {
 	d := is - was
 	s.digest += d
@@ -164,8 +169,8 @@ func (s *Shadow) BeginList() {
 	s.risen = ""
 }
 
-// Listed takes one object of the list under way and returns the record to publish when it differs from what is held. A second object
-// with the same key counts when it is newer.
+// Listed takes one object of the list under way and returns the record to publish when it differs
+// from what is held. A second object with the same key counts when it is newer.
 func (s *Shadow) Listed(o *Object, epoch uint64, now time.Time) (Record, bool) {
 	r, e, ok := s.upsert(Replaced, o, epoch, now)
 	e.round = s.round
@@ -177,8 +182,9 @@ func (s *Shadow) Listed(o *Object, epoch uint64, now time.Time) (Record, bool) {
 	return r, ok
 }
 
-// Risen reports whether the list at listRV held an object that it should not: one that was deleted, under the same UID, at or before listRV. It
-// had only left the collection, and a list found that out, or nobody could tell; or the source was restored. As it is older than its tombstone, no
+// Risen reports whether the list at listRV held an object that it should not: one that was deleted,
+// under the same UID, at or before listRV. It had only left the collection, and a list found that
+// out, or nobody could tell; or the source was restored. As it is older than its tombstone, no
 // reader takes it before a new epoch.
 func (s *Shadow) Risen(listRV RV) bool { return s.risen != "" && Compare(s.risen, listRV) <= 0 }
 
@@ -189,7 +195,8 @@ func (s *Shadow) Keep(key Key) {
 	}
 }
 
-// Doubt says that r, the last record of its key, did not reach the log: the next list publishes the object again, whatever its version.
+// Doubt says that r, the last record of its key, did not reach the log: the next list publishes the
+// object again, whatever its version.
 func (s *Shadow) Doubt(r *Record) {
 	if e := s.entries[r.Key]; e != nil {
 		if e.form |= doubtful; r.Step > 0 {
@@ -205,8 +212,9 @@ func (s *Shadow) Doubt(r *Record) {
 	}
 }
 
-// Unread says that an object was seen of which not even the version could be read. It returns the record that tells so at the version held,
-// unless the log holds it already; of a key that is not held there is nothing to tell.
+// Unread says that an object was seen of which not even the version could be read. It returns the
+// record that tells so at the version held, unless the log holds it already; of a key that is not
+// held there is nothing to tell.
 func (s *Shadow) Unread(key Key, epoch uint64, now time.Time) (Record, bool) {
 	e := s.entries[key]
 	if e == nil || e.dead() || e.rvText() == "" || e.holds(0) {
@@ -215,8 +223,9 @@ func (s *Shadow) Unread(key Key, epoch uint64, now time.Time) (Record, bool) {
 	return s.unread(key, e, epoch, now), true
 }
 
-// unread tells of a living key that what the log holds of it is out of date. What an older epoch held says nothing about the versions of
-// this one: there the key gets the lowest, which any other replaces.
+// unread tells of a living key that what the log holds of it is out of date. What an older epoch
+// held says nothing about the versions of this one: there the key gets the lowest, which any other
+// replaces.
 func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	o := Object{Key: key, UID: e.uidText(), RV: e.rvText(), Encoding: EncodingUnreadable, ObservedAt: now}
 	if e.epoch != epoch {
@@ -230,8 +239,9 @@ func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	return r
 }
 
-// Unlisted ends a list that held objects without a name: which of the living keys that it did not name are gone, and which it held, cannot be
-// told. It returns these keys in order, and the records that tell so of those of which the log does not yet.
+// Unlisted ends a list that held objects without a name: which of the living keys that it did not
+// name are gone, and which it held, cannot be told. It returns these keys in order, and the records
+// that tell so of those of which the log does not yet.
 func (s *Shadow) Unlisted(listRV RV, epoch uint64, now time.Time) (keys []Key, out []Record) {
 	for key, e := range s.entries {
 		if e.dead() || e.round == s.round || e.compare(epoch, listRV) < 0 {
@@ -255,7 +265,8 @@ func (s *Shadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 	return s.EndListFor(Inferred, listRV, epoch, now)
 }
 
-// EndListFor is EndList with another reason for what is gone, such as [FilteredOut] after the collection's selectors changed.
+// EndListFor is EndList with another reason for what is gone, such as [FilteredOut] after the
+// collection's selectors changed.
 func (s *Shadow) EndListFor(reason DeleteReason, listRV RV, epoch uint64, now time.Time) []Record {
 	var out []Record
 	for key, e := range s.entries {
@@ -289,7 +300,8 @@ func (s *Shadow) Expire(now time.Time) {
 	s.graves = slices.Delete(s.graves, 0, n)
 }
 
-// enter makes a place for a key, dead until it is raised. The key is copied: it may be part of something larger.
+// enter makes a place for a key, dead until it is raised. The key is copied: it may be part of
+// something larger.
 func (s *Shadow) enter(key Key, now time.Time) *entry {
 	e := &entry{deleted: instant(now)}
 	s.entries[Key(strings.Clone(string(key)))] = e

@@ -10,8 +10,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// listedPod is the i-th pod of a large cluster: of one of 500 templates, on one of a thirtieth as many nodes as there are pods. Its strings are its
-// own, as those of an object that was just read are.
+// listedPod is the i-th pod of a large cluster: of one of 500 templates, on one of a thirtieth as
+// many nodes as there are pods. Its strings are its own, as those of an object that was just read
+// are.
 func listedPod(i, pods int) *delta.Object {
 	t := i % 500
 	owner := fmt.Sprintf("mailer-cron-%d-7znb9cmw25", t)

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// modelShadow is a [Shadow] with plain fields, as it was written first: it says what the compact one must decide.
+// modelShadow is a [Shadow] with plain fields, as it was written first: it says what the compact
+// one must decide.
 type modelShadow struct {
 	ttl     time.Duration
 	entries map[Key]*modelEntry
@@ -278,8 +279,9 @@ func modelMarks(owners []Owner, hints, labels map[string][]string) []modelMark {
 
 func (s *modelShadow) Empty() bool { return len(s.entries) == 0 }
 
-// The compact shadow decides and tells what the plain one does, whatever happens to few keys: marks that come, go and are too many, UIDs and versions
-// that are no numbers, recreations, epochs, broken lists, tombstones that run out, rebuilding.
+// The compact shadow decides and tells what the plain one does, whatever happens to few keys: marks
+// that come, go and are too many, UIDs and versions that are no numbers, recreations, epochs,
+// broken lists, tombstones that run out, rebuilding.
 func TestTheCompactShadowDecidesLikeThePlainOne(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {

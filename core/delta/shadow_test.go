@@ -293,7 +293,8 @@ func TestAnUnreadableObjectIsPublishedOnceAtTheKnownVersion(t *testing.T) {
 	}
 }
 
-// An object that left the collection's form, and was taken for deleted, is older than its tombstone when the form takes it back.
+// An object that left the collection's form, and was taken for deleted, is older than its tombstone
+// when the form takes it back.
 func TestAListThatHoldsADeletedObjectIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

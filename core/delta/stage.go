@@ -12,9 +12,9 @@ import "slices"
 // ([Stage.Offer]): those are read again when the log has recovered. It also keeps the watermark: no
 // record it hands out vouches for a change that is still waiting, or was not taken.
 //
-// The record that stands for several changes has the number, and the place in the line, of the oldest. So the line is in the order of
-// these numbers, each record that is handed out moves the watermark, and however long a log lags, W is never further behind than one turn
-// of the line.
+// The record that stands for several changes has the number, and the place in the line, of the
+// oldest. So the line is in the order of these numbers, each record that is handed out moves the
+// watermark, and however long a log lags, W is never further behind than one turn of the line.
 type Stage struct {
 	limit int
 	bytes int
@@ -46,7 +46,8 @@ type Stage struct {
 	shed      uint64
 }
 
-// Overfill is how many times its bound a stage holds at most in changes of keys that a watch tells it.
+// Overfill is how many times its bound a stage holds at most in changes of keys that a watch tells
+// it.
 const Overfill = 4
 
 // turn is the place of a change in the line.
@@ -68,27 +69,31 @@ type sight struct {
 	done  bool
 }
 
-// NewStage returns a stage that holds everything up to limit bytes, and the latest change of each key beyond it. The watermark begins
-// at w, which may be empty.
+// NewStage returns a stage that holds everything up to limit bytes, and the latest change of each
+// key beyond it. The watermark begins at w, which may be empty.
 func NewStage(limit int, w RV) *Stage {
 	return &Stage{limit: limit, items: map[Key][]staged{}, source: w, told: w, base: 1}
 }
 
-// Count says how many keys live in the log before anything is handed out. From then on every record tells how many do once it is in the log.
+// Count says how many keys live in the log before anything is handed out. From then on every record
+// tells how many do once it is in the log.
 func (s *Stage) Count(live int) { s.live, s.counted = live, true }
 
-// Digest says what is in the log before anything is handed out. From then on every record has the digest of what is there once it is in the log.
+// Digest says what is in the log before anything is handed out. From then on every record has the
+// digest of what is there once it is in the log.
 func (s *Stage) Digest(d Digest) { s.digest, s.planned, s.digested = d, d, true }
 
-// Agree compares what will be in the log once everything pushed is there with what the caller says. Where they differ, no further record
-// has a digest: readers would go by one that nothing comes up to. It returns false then, once.
+// Agree compares what will be in the log once everything pushed is there with what the caller says.
+// Where they differ, no further record has a digest: readers would go by one that nothing comes up
+// to. It returns false then, once.
 func (s *Stage) Agree(d Digest) bool {
 	agreed := !s.digested || s.planned == d
 	s.digested = s.digested && agreed
 	return agreed
 }
 
-// Tell sets what r says of the keys that live once everything handed out is in the log, as far as it is known.
+// Tell sets what r says of the keys that live once everything handed out is in the log, as far as
+// it is known.
 func (s *Stage) Tell(r *Record) {
 	if s.counted = s.counted && s.live >= 0; s.counted {
 		r.Live, r.Counted = s.live, true
@@ -104,7 +109,8 @@ func (s *Stage) Len() int { return s.waiting + len(s.controls) }
 // Bytes is the estimated memory of what waits.
 func (s *Stage) Bytes() int { return s.bytes }
 
-// Coalesced is how many changes were dropped in favour of a later one of the same key, because the stage was full.
+// Coalesced is how many changes were dropped in favour of a later one of the same key, because the
+// stage was full.
 func (s *Stage) Coalesced() uint64 { return s.coalesced }
 
 // Shed is how many changes [Stage.Offer] refused.
@@ -113,11 +119,13 @@ func (s *Stage) Shed() uint64 { return s.shed }
 // Lost reports whether changes were refused or missed and [Stage.Recover] was not called since.
 func (s *Stage) Lost() bool { return s.lost && s.recovered == 0 }
 
-// Refused reports whether changes were refused and [Stage.Recover] was not called since: a list is due once there is room.
+// Refused reports whether changes were refused and [Stage.Recover] was not called since: a list is
+// due once there is room.
 func (s *Stage) Refused() bool { return s.refused }
 
-// Miss says that an event could not be taken in, and that nobody can say whose it was: the watermark stands still before it until Recover is
-// called, so that whoever reads or resumes from the log does not take it for told.
+// Miss says that an event could not be taken in, and that nobody can say whose it was: the
+// watermark stands still before it until Recover is called, so that whoever reads or resumes from
+// the log does not take it for told.
 func (s *Stage) Miss() {
 	if !s.lost {
 		s.lost, s.lostAt = true, s.source
@@ -125,8 +133,8 @@ func (s *Stage) Miss() {
 	s.recovered = 0
 }
 
-// Watermark is what the next record handed out may vouch for: the highest resource version such that every event at or below it has been
-// handed out.
+// Watermark is what the next record handed out may vouch for: the highest resource version such
+// that every event at or below it has been handed out.
 func (s *Stage) Watermark() RV {
 	w := s.source
 	if len(s.seen) > 0 {
@@ -138,8 +146,9 @@ func (s *Stage) Watermark() RV {
 	return w
 }
 
-// Offer is Push for a change seen in a watch, which does not wait for room. It returns false when the stage is so full that it takes no key that does
-// not wait already. The change is then lost: the watermark stands still before it until the key was pushed again, by a complete list, and
+// Offer is Push for a change seen in a watch, which does not wait for room. It returns false when
+// the stage is so full that it takes no key that does not wait already. The change is then lost:
+// the watermark stands still before it until the key was pushed again, by a complete list, and
 // Recover called. Deletions are always taken.
 func (s *Stage) Offer(r Record) bool {
 	if len(s.items[r.Key]) > 0 || len(r.Payload) == 0 || r.Type == Deleted || s.bytes+r.Size() <= Overfill*s.limit {
@@ -152,7 +161,8 @@ func (s *Stage) Offer(r Record) bool {
 	return false
 }
 
-// Recover says that a complete list was pushed that began after the last change was lost: the watermark moves again once all of it is handed out.
+// Recover says that a complete list was pushed that began after the last change was lost: the
+// watermark moves again once all of it is handed out.
 func (s *Stage) Recover() {
 	s.refused = false
 	if s.lost {
@@ -219,12 +229,13 @@ func (s *Stage) Control(r Record) {
 	s.controls = append(s.controls, staged{rec: r, seen: s.base + uint64(len(s.seen))})
 }
 
-// Advance says that every event at or below rv has been pushed: the event's own resource version after Push, a bookmark's, a list's.
+// Advance says that every event at or below rv has been pushed: the event's own resource version
+// after Push, a bookmark's, a list's.
 func (s *Stage) Advance(rv RV) { s.source = MaxRV(s.source, rv) }
 
-// Pop hands out up to n records and about size bytes, in order, with their watermarks set; at least one when anything waits. When
-// nothing is left and the watermark moved without a record to carry it, it adds a progress record. It returns nil when there is
-// nothing to say.
+// Pop hands out up to n records and about size bytes, in order, with their watermarks set; at least
+// one when anything waits. When nothing is left and the watermark moved without a record to carry
+// it, it adds a progress record. It returns nil when there is nothing to say.
 func (s *Stage) Pop(n, size int) []Record {
 	var out []Record
 	for s.head < len(s.line) && len(out) < n && size > 0 {
@@ -289,16 +300,16 @@ func (s *Stage) finish(number uint64) {
 	s.settle()
 }
 
-// forget drops the newest event when another record stands for it, so that a log that stands still costs nothing for each further
-// change of a key that waits. Controls wait for older events only.
+// forget drops the newest event when another record stands for it, so that a log that stands still
+// costs nothing for each further change of a key that waits. Controls wait for older events only.
 func (s *Stage) forget(number uint64) {
 	if last := len(s.seen) - 1; last >= 0 && s.base+uint64(last) == number && s.seen[last].done {
 		s.seen = s.seen[:last]
 	}
 }
 
-// squeeze keeps only the latest change of a key. It stands for all that were dropped: it takes the number of the oldest, so that the
-// watermark waits for it.
+// squeeze keeps only the latest change of a key. It stands for all that were dropped: it takes the
+// number of the oldest, so that the watermark waits for it.
 func (s *Stage) squeeze(key Key) {
 	list := s.items[key]
 	if len(list) < 2 {

@@ -9,8 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// However long the log is slower than the source, W follows: one turn of the line behind, as the line is in the order of the oldest change that
-// each record stands for.
+// However long the log is slower than the source, W follows: one turn of the line behind, as the
+// line is in the order of the oldest change that each record stands for.
 func TestTheWatermarkAdvancesUnderSustainedLag(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 20_000, 100_000} {
@@ -49,8 +49,9 @@ func TestTheWatermarkAdvancesUnderSustainedLag(t *testing.T) {
 	}
 }
 
-// Beyond the bound with distinct keys only, coalescing frees nothing: what a watch tells of further keys is left to a list, tombstones
-// lose their payload, and W stands still before the first change that was not taken.
+// Beyond the bound with distinct keys only, coalescing frees nothing: what a watch tells of further
+// keys is left to a list, tombstones lose their payload, and W stands still before the first change
+// that was not taken.
 func TestBeyondItsBoundWithDistinctKeysTheStageTakesNoFurther(t *testing.T) {
 	t.Parallel()
 	const limit = 100_000

@@ -148,8 +148,9 @@ func TestBeyondItsBoundTheStageKeepsTheLatestOfEachKeyAndCounts(t *testing.T) {
 	}
 }
 
-// Random histories: whatever is popped when, a record's watermark never vouches for an event whose key's state in the log is older; the states
-// of a key are a subsequence of the source's; the end is the source's state.
+// Random histories: whatever is popped when, a record's watermark never vouches for an event whose
+// key's state in the log is older; the states of a key are a subsequence of the source's; the end
+// is the source's state.
 func TestRandomHistoriesKeepTheWatermarkHonest(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(400) {

@@ -17,9 +17,10 @@ const (
 	upperHex      = "0123456789ABCDEF"
 )
 
-// EscapeToken writes s as one token of a subject: "%" and whatever a subject token must not hold (dots, wildcards, spaces,
-// control characters, bytes outside ASCII) become %XX; ordinary names stay as they are. "%" is the one printable
-// character no Kubernetes name can hold, so [UnescapeToken] restores every name.
+// EscapeToken writes s as one token of a subject: "%" and whatever a subject token must not hold
+// (dots, wildcards, spaces, control characters, bytes outside ASCII) become %XX; ordinary names
+// stay as they are. "%" is the one printable character no Kubernetes name can hold, so
+// [UnescapeToken] restores every name.
 func EscapeToken(s string) string {
 	n := 0
 	for i := range len(s) {
@@ -45,8 +46,8 @@ func mustEscape(c byte) bool {
 	return c <= ' ' || c >= 0x7f || c == '.' || c == '*' || c == '>' || c == '%'
 }
 
-// UnescapeToken restores what [EscapeToken] wrote. Errors wrap [ErrSubject]: an escape is incomplete, or the token is not
-// the form EscapeToken writes.
+// UnescapeToken restores what [EscapeToken] wrote. Errors wrap [ErrSubject]: an escape is
+// incomplete, or the token is not the form EscapeToken writes.
 func UnescapeToken(s string) (string, error) {
 	if strings.IndexByte(s, '%') < 0 {
 		for i := range len(s) {
@@ -87,8 +88,9 @@ func (c Collection) tokens() string {
 	return EscapeToken(c.Cluster) + "." + EscapeToken(group) + "." + EscapeToken(c.Version) + "." + EscapeToken(c.Resource)
 }
 
-// Subject is the subject of a key's records: d.<cluster>.<group|core>.<version>.<resource>.<namespace|_>.<name>. The
-// collection and the key must be valid.
+// Subject is the subject of a key's records:
+// d.<cluster>.<group|core>.<version>.<resource>.<namespace|_>.<name>. The collection and the key
+// must be valid.
 func (c Collection) Subject(key Key) string {
 	namespace := noNamespace
 	if ns := key.Namespace(); ns != "" {
@@ -97,7 +99,8 @@ func (c Collection) Subject(key Key) string {
 	return deltaPrefix + "." + c.tokens() + "." + namespace + "." + EscapeToken(key.Name())
 }
 
-// A namespace called "_" is not legal in Kubernetes, but a key must never change its identity on the way.
+// A namespace called "_" is not legal in Kubernetes, but a key must never change its identity on
+// the way.
 func escapeNamespace(ns string) string {
 	if ns == noNamespace {
 		return "%5F"
@@ -105,13 +108,14 @@ func escapeNamespace(ns string) string {
 	return EscapeToken(ns)
 }
 
-// ControlSubject is the subject of a collection's control records of kind: c.<cluster>.<group|core>.<version>.<resource>.<kind>.
-// Kind must not be KindDelta.
+// ControlSubject is the subject of a collection's control records of kind:
+// c.<cluster>.<group|core>.<version>.<resource>.<kind>. Kind must not be KindDelta.
 func (c Collection) ControlSubject(kind Kind) string {
 	return controlPrefix + "." + c.tokens() + "." + kind.String()
 }
 
-// Subjects are the two wildcards that match every record of the collection: its deltas and its control records.
+// Subjects are the two wildcards that match every record of the collection: its deltas and its
+// control records.
 func (c Collection) Subjects() []string {
 	return []string{deltaPrefix + "." + c.tokens() + ".*.*", controlPrefix + "." + c.tokens() + ".*"}
 }
@@ -124,8 +128,8 @@ func (r *Record) Subject() string {
 	return r.Collection.ControlSubject(r.Kind)
 }
 
-// ParseSubject reads a subject: the collection, the record kind, and the key of a delta. Errors wrap [ErrSubject];
-// that of a control subject of an unknown kind wraps an [UnknownError] too.
+// ParseSubject reads a subject: the collection, the record kind, and the key of a delta. Errors
+// wrap [ErrSubject]; that of a control subject of an unknown kind wraps an [UnknownError] too.
 func ParseSubject(subject string) (Collection, Kind, Key, error) {
 	tokens := strings.Split(subject, ".")
 	isDelta := tokens[0] == deltaPrefix && len(tokens) == 7
@@ -187,8 +191,9 @@ func keyOfTokens(namespace, name string) (Key, error) {
 	return ParseKey(string(NewKey(namespace, name)))
 }
 
-// StreamName is the name of the stream that holds the collection's log. It is unique per collection and legal as a stream's
-// name and as a file's: letters, digits, "-" and "_"; everything else is written as "_" with two hex digits.
+// StreamName is the name of the stream that holds the collection's log. It is unique per collection
+// and legal as a stream's name and as a file's: letters, digits, "-" and "_"; everything else is
+// written as "_" with two hex digits.
 func (c Collection) StreamName() string {
 	var b strings.Builder
 	b.WriteString("dp")

@@ -5,8 +5,8 @@ import "context"
 // The calls to the API server, one interface each: who makes some of them declares an interface of
 // those, [Client] has them all. Nothing they answer comes from a cache, and a call is sent at most
 // once. Objects pass as the JSON that the server sent; lists leave kind and apiVersion of built-in
-// types out of their items. The errors are distinguished by the predicates of this package; whether a
-// write was done is not known after one that [IsUnresolved].
+// types out of their items. The errors are distinguished by the predicates of this package; whether
+// a write was done is not known after one that [IsUnresolved].
 type (
 	// Getter reads one object.
 	Getter interface {

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config says how to reach an API server. Exactly one of Kubeconfig, URL and InCluster is used, in this order; the zero value means the
-// kubeconfig of this user.
+// Config says how to reach an API server. Exactly one of Kubeconfig, URL and InCluster is used, in
+// this order; the zero value means the kubeconfig of this user.
 type Config struct {
 	// Kubeconfig is a file's path.
 	Kubeconfig string
@@ -31,7 +31,8 @@ type Config struct {
 	URL string
 	// InCluster uses the service account of the pod this runs in.
 	InCluster bool
-	// QPS and Burst limit the requests this client sends, lists, watches and writes alike; 0 means no limit. Burst defaults to 2*QPS.
+	// QPS and Burst limit the requests this client sends, lists, watches and writes alike; 0 means no
+	// limit. Burst defaults to 2*QPS.
 	QPS   float64
 	Burst int
 	// UserAgent of the requests; default "deltaplane".
@@ -40,7 +41,8 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// maxBody bounds one answer; the API server's own limit for an object is below 2 MB and pages are at most some thousand objects.
+// maxBody bounds one answer; the API server's own limit for an object is below 2 MB and pages are
+// at most some thousand objects.
 const maxBody = 1 << 30
 
 // Client speaks to one API server. It is safe for concurrent use.
@@ -55,8 +57,8 @@ type Client struct {
 	resources map[string]discovered // by group/version; guarded by mu
 }
 
-// Load makes a client from a kubeconfig, a URL or the pod's service account. It does not contact the server. Errors name the file, the
-// context or the URL that is wrong.
+// Load makes a client from a kubeconfig, a URL or the pod's service account. It does not contact
+// the server. Errors name the file, the context or the URL that is wrong.
 func Load(cfg Config) (*Client, error) {
 	rc, err := restConfig(cfg)
 	if err != nil {
@@ -77,7 +79,8 @@ func kubeconfigName(cfg Config) string {
 	return strconv.Quote(cfg.Kubeconfig)
 }
 
-// New makes a client that uses the transport and credentials of rc; of cfg only the limits, agent and timeout count.
+// New makes a client that uses the transport and credentials of rc; of cfg only the limits, agent
+// and timeout count.
 func New(rc *rest.Config, cfg Config) (*Client, error) {
 	rc = rest.CopyConfig(rc)
 	rc.DisableCompression = true // both ends are close; compressing lists costs more than it saves
@@ -102,8 +105,9 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// transport is the one client-go made, or one of our own where it would share the process's default one: that keeps only two idle
-// connections to a host, too few for workers that write over plain HTTP.
+// transport is the one client-go made, or one of our own where it would share the process's default
+// one: that keeps only two idle connections to a host, too few for workers that write over plain
+// HTTP.
 func transport(hc *http.Client) http.RoundTripper {
 	if hc.Transport != nil && hc.Transport != http.DefaultTransport {
 		return hc.Transport
@@ -151,7 +155,8 @@ func restConfig(cfg Config) (*rest.Config, error) {
 // Address is the server's URL, for people: without a password.
 func (c *Client) Address() string { return c.base.Redacted() }
 
-// redacted is a URL as an error may quote it; one that cannot be read is not quoted, as nobody knows where its password is.
+// redacted is a URL as an error may quote it; one that cannot be read is not quoted, as nobody
+// knows where its password is.
 func redacted(u *url.URL) string {
 	if u == nil {
 		return "(malformed)"

@@ -24,7 +24,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// client-go watches the files of client certificates until its transport is collected, which no test waits for.
+	// client-go watches the files of client certificates until its transport is collected, which no
+	// test waits for.
 	const rotation, wait = "k8s.io/client-go/transport.(*dynamicClientCert).", "k8s.io/apimachinery/pkg/util/wait."
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction(rotation+"run"), goleak.IgnoreAnyFunction(rotation+"runWorker"),
@@ -386,7 +387,8 @@ func TestWhatDiscoveryReturnsBelongsToTheCaller(t *testing.T) {
 	}
 }
 
-// Something in front of the API server may answer with JSON of its own; nothing was learnt of what is served then, least of all that it is gone.
+// Something in front of the API server may answer with JSON of its own; nothing was learnt of what
+// is served then, least of all that it is gone.
 func TestDiscoveryThatIsAnsweredByWhoDoesNotKnowSaysNothing(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{`{}`, `{"kind":"Status","apiVersion":"v1","status":"Success"}`, `{"error":"maintenance"}`} {

@@ -24,8 +24,8 @@ func (e *GroupError) Error() string {
 // Unwrap is the cause.
 func (e *GroupError) Unwrap() error { return e.Err }
 
-// Undiscovered reports, of an error of [Client.DiscoverAll], for which groups the answer says nothing: those that failed, or all when the groups
-// themselves are not known.
+// Undiscovered reports, of an error of [Client.DiscoverAll], for which groups the answer says
+// nothing: those that failed, or all when the groups themselves are not known.
 func Undiscovered(err error) func(group string) bool {
 	groups, all := map[string]bool{}, false
 	var walk func(error)
@@ -46,11 +46,13 @@ func Undiscovered(err error) func(group string) bool {
 	return func(group string) bool { return all || groups[group] }
 }
 
-// aggregated asks for everything under /api or /apis in one answer; a server that does not know the form answers with the list of groups.
+// aggregated asks for everything under /api or /apis in one answer; a server that does not know the
+// form answers with the list of groups.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
-// DiscoverAll asks for every resource in its preferred version: that of its group, or where the resource is not part of it the first that has it.
-// Subresources are left out. Groups that fail are reported as [GroupError]s in the error beside what could be found, as an aggregated API may be
+// DiscoverAll asks for every resource in its preferred version: that of its group, or where the
+// resource is not part of it the first that has it. Subresources are left out. Groups that fail are
+// reported as [GroupError]s in the error beside what could be found, as an aggregated API may be
 // down while the rest works.
 func (c *Client) DiscoverAll(ctx context.Context) ([]Resource, error) {
 	var out []Resource
@@ -161,8 +163,8 @@ func addNew(out, more []Resource) []Resource {
 	return out
 }
 
-// aggregated reads the form that holds everything. A version that is stale is what the API server last knew of an aggregated API that does not
-// answer now.
+// aggregated reads the form that holds everything. A version that is stale is what the API server
+// last knew of an aggregated API that does not answer now.
 func (l *groupList) aggregated() ([]Resource, error) {
 	var out []Resource
 	var errs []error

@@ -29,12 +29,14 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, err
 	return page, nil
 }
 
-// ListEach asks for one page and hands it over while it arrives. It calls begin once with the page's header, then item for each item in order;
-// an item is valid until the call returns, and lacks kind and apiVersion for built-in types. The page is complete only when ListEach returns
+// ListEach asks for one page and hands it over while it arrives. It calls begin once with the
+// page's header, then item for each item in order; an item is valid until the call returns, and
+// lacks kind and apiVersion for built-in types. The page is complete only when ListEach returns
 // without an error; items handed over before are what the server sent. It returns the header.
 //
-// A server that sends the items before the header costs the memory of the whole page: they are held back until the header is known. The
-// connection stays open while item runs, so it must not wait for anything slow.
+// A server that sends the items before the header costs the memory of the whole page: they are held
+// back until the header is known. The connection stays open while item runs, so it must not wait
+// for anything slow.
 //
 // Errors: [StatusError] of the server; one that wraps [ErrBadAnswer] for an answer that is no list,
 // such as a Table, or is no JSON; the connection's; those of begin and item as they are.

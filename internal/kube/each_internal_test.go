@@ -16,7 +16,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
-// wholePage is the plain reader of a page with its whole text in hand: what [jsonscan.Reader] and [pager] must agree with.
+// wholePage is the plain reader of a page with its whole text in hand: what [jsonscan.Reader] and
+// [pager] must agree with.
 func wholePage(body []byte) (Page, error) {
 	var p Page
 	var kind string
@@ -63,7 +64,8 @@ func wholePage(body []byte) (Page, error) {
 	return p, nil
 }
 
-// twice reports whether a member the pager reads occurs twice; JSON does not say which counts, and it refuses them.
+// twice reports whether a member the pager reads occurs twice; JSON does not say which counts, and
+// it refuses them.
 func twice(body []byte) bool {
 	seen := map[string]int{}
 	_ = jsonscan.Members(body, func(_, _ int, key, _ []byte) error {

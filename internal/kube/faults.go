@@ -15,8 +15,9 @@ import (
 // Table where a list is due, a list without a version, more than can be taken in.
 var ErrBadAnswer = errors.New("kube: the answer is not readable")
 
-// IsCertificate reports that the two ends do not trust each other: the server's certificate is signed by somebody else, has expired or names another
-// host, the server refuses this client's, or one of them does not speak TLS.
+// IsCertificate reports that the two ends do not trust each other: the server's certificate is
+// signed by somebody else, has expired or names another host, the server refuses this client's, or
+// one of them does not speak TLS.
 func IsCertificate(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
@@ -33,7 +34,8 @@ func IsCertificate(err error) bool {
 	if _, ok := errors.AsType[tls.AlertError](err); ok {
 		return true
 	}
-	// What the other end says of our certificate arrives as an OpError of this name, around an unexported type.
+	// What the other end says of our certificate arrives as an OpError of this name, around an
+	// unexported type.
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
 		return true
 	}
@@ -41,7 +43,8 @@ func IsCertificate(err error) bool {
 	return ok || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// IsUnreachable reports that no answer came, or none to its end: nobody listens, the name is not known, the connection broke or time ran out.
+// IsUnreachable reports that no answer came, or none to its end: nobody listens, the name is not
+// known, the connection broke or time ran out.
 func IsUnreachable(err error) bool {
 	if _, ok := errors.AsType[*StatusError](err); ok || IsCertificate(err) {
 		return false

@@ -38,7 +38,8 @@ func setQuery(q url.Values, name, value string) {
 	}
 }
 
-// NotOlderThan is the resourceVersionMatch under which a list may be newer than asked for, but never older.
+// NotOlderThan is the resourceVersionMatch under which a list may be newer than asked for, but
+// never older.
 const NotOlderThan = "NotOlderThan"
 
 // ListOptions of one request. A continuation carries neither RV nor Match.
@@ -72,8 +73,9 @@ type WatchOptions struct {
 	// bookmark of which [InitialEnd] is true, then what changes. A server that cannot answers 422,
 	// one that does not know the parameters may leave the bookmark out.
 	Initial bool
-	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that hangs has not closed by then and a
-	// tenth (at least a second) more fails with [context.DeadlineExceeded].
+	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that
+	// hangs has not closed by then and a tenth (at least a second) more fails with
+	// [context.DeadlineExceeded].
 	Timeout time.Duration
 }
 
@@ -151,8 +153,9 @@ func InitialEnd(bookmark []byte) bool {
 	return gjson.GetBytes(bookmark, `metadata.annotations.k8s\.io/initial-events-end`).String() == "true"
 }
 
-// Next waits for the next event. Errors: [io.EOF] when the server closed the watch cleanly; [StatusError] for an ERROR event; one that wraps
-// [ErrBadEvent] for an event that cannot be read, after which Next may be called again; else the connection's.
+// Next waits for the next event. Errors: [io.EOF] when the server closed the watch cleanly;
+// [StatusError] for an ERROR event; one that wraps [ErrBadEvent] for an event that cannot be read,
+// after which Next may be called again; else the connection's.
 func (w *Watch) Next() (Event, error) {
 	line, err := w.line()
 	if err != nil {

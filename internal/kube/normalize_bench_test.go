@@ -10,7 +10,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
-// benchPod is a pod as a kube-apiserver sends it in a watch: two containers, and the managed fields of two managers.
+// benchPod is a pod as a kube-apiserver sends it in a watch: two containers, and the managed fields
+// of two managers.
 func benchPod(b *testing.B) []byte {
 	b.Helper()
 	raw, err := os.ReadFile("testdata/pod.json")

@@ -15,13 +15,15 @@ import (
 	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
-// ErrPoison is wrapped by every error about an object that cannot be taken in: it is not JSON, or has no name or version.
+// ErrPoison is wrapped by every error about an object that cannot be taken in: it is not JSON, or
+// has no name or version.
 var ErrPoison = errors.New("kube: object cannot be read")
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// Transform says what is taken out of an object before it is stored, and what is read from it for the message headers. The zero value strips
-// metadata.managedFields and the last-applied annotation.
+// Transform says what is taken out of an object before it is stored, and what is read from it for
+// the message headers. The zero value strips metadata.managedFields and the last-applied
+// annotation.
 type Transform struct {
 	// KeepManagedFields and KeepLastApplied switch the defaults off.
 	KeepManagedFields, KeepLastApplied bool
@@ -33,9 +35,11 @@ type Transform struct {
 	Labels []string
 }
 
-// Normalize turns an object as the API server sent it into the canonical payload: kind and apiVersion are put in front when a list left
-// them out, what the transform strips is gone, everything else keeps its bytes and its order. The result never shares memory with
-// raw. Errors wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and no payload.
+// Normalize turns an object as the API server sent it into the canonical payload: kind and
+// apiVersion are put in front when a list left them out, what the transform strips is gone,
+// everything else keeps its bytes and its order. The result never shares memory with raw. Errors
+// wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and
+// no payload.
 func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	raw = bytes.TrimSpace(raw) // answers to writes end in a newline
 	in := reading{t: t, r: r, scanner: scanner{Strict: true, MaxDepth: delta.MaxDepth}}
@@ -275,8 +279,9 @@ func EventRV(raw []byte) (delta.RV, error) {
 	return delta.ParseRV(gjson.GetBytes(raw, "metadata.resourceVersion").String())
 }
 
-// Namespace reads an object's namespace without taking it in, and no further than there. Told is false when the object names none, or cannot be read up
-// to it. Of two that it names, which nobody sends, it is the first, where [Transform.Normalize] takes the last.
+// Namespace reads an object's namespace without taking it in, and no further than there. Told is
+// false when the object names none, or cannot be read up to it. Of two that it names, which nobody
+// sends, it is the first, where [Transform.Normalize] takes the last.
 func Namespace(raw []byte) (namespace string, told bool) {
 	var found []byte
 	s := jsonscan.Over(raw)

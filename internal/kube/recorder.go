@@ -35,8 +35,8 @@ const (
 	recorderRepeats = 10 * time.Minute
 )
 
-// Recorder writes Kubernetes Events without making its callers wait. A repeat of the same Event within ten minutes raises the count of the first
-// one. Event is safe for concurrent use.
+// Recorder writes Kubernetes Events without making its callers wait. A repeat of the same Event
+// within ten minutes raises the count of the first one. Event is safe for concurrent use.
 type Recorder struct {
 	c         *Client
 	component string
@@ -64,7 +64,8 @@ type written struct {
 	last            time.Time
 }
 
-// NewRecorder returns a recorder whose Events name component, on host, as their source. Run must run for anything to be written.
+// NewRecorder returns a recorder whose Events name component, on host, as their source. Run must
+// run for anything to be written.
 func NewRecorder(c *Client, component, host string, log *slog.Logger) *Recorder {
 	return &Recorder{
 		c: c, component: component, host: host, log: log,
@@ -72,7 +73,8 @@ func NewRecorder(c *Client, component, host string, log *slog.Logger) *Recorder 
 	}
 }
 
-// Event notes that something happened to an object. When a thousand notes wait already it is dropped and counted.
+// Event notes that something happened to an object. When a thousand notes wait already it is
+// dropped and counted.
 func (r *Recorder) Event(about Involved, typ, reason, message string) {
 	select {
 	case r.queue <- note{about: about, typ: typ, reason: reason, message: message, at: time.Now()}:

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// What the API server says about a call that it did not do. A [StatusError] is each of these that it
-// says, and what stands for a server in tests may answer with them as they are. They are asked for by
-// the predicates of the same names.
+// What the API server says about a call that it did not do. A [StatusError] is each of these that
+// it says, and what stands for a server in tests may answer with them as they are. They are asked
+// for by the predicates of the same names.
 var (
 	ErrNotFound      = errors.New("not found")
 	ErrAlreadyExists = errors.New("already exists")
@@ -52,19 +52,19 @@ func IsAlreadyExists(err error) bool { return errors.Is(err, ErrAlreadyExists) }
 // IsConflict reports a failed precondition on UID or resource version (409).
 func IsConflict(err error) bool { return errors.Is(err, ErrConflict) }
 
-// IsRefused reports that the server understood the call and did not do it, for a reason that is none of
-// the three above: invalid, forbidden, over quota, too many requests.
+// IsRefused reports that the server understood the call and did not do it, for a reason that is
+// none of the three above: invalid, forbidden, over quota, too many requests.
 func IsRefused(err error) bool { return errors.Is(err, ErrRefused) }
 
-// IsInvalid reports that it was refused because the object would not be valid (422), as when a patch
-// names another UID than the object has.
+// IsInvalid reports that it was refused because the object would not be valid (422), as when a
+// patch names another UID than the object has.
 func IsInvalid(err error) bool { return errors.Is(err, ErrInvalid) }
 
 // IsTerminating reports that it was refused because the namespace is being deleted.
 func IsTerminating(err error) bool { return errors.Is(err, ErrTerminating) }
 
-// IsUnresolved reports that the call may have been done or not: no answer came, or one that does not
-// say, as when the server gave up waiting.
+// IsUnresolved reports that the call may have been done or not: no answer came, or one that does
+// not say, as when the server gave up waiting.
 func IsUnresolved(err error) bool {
 	return err != nil && !IsNotFound(err) && !IsAlreadyExists(err) && !IsConflict(err) && !IsRefused(err)
 }

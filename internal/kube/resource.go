@@ -15,7 +15,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// ErrNotServed says that the API server does not serve the resource (yet); a CustomResourceDefinition may make it so later.
+// ErrNotServed says that the API server does not serve the resource (yet); a
+// CustomResourceDefinition may make it so later.
 var ErrNotServed = errors.New("kube: resource is not served")
 
 // Resource is one resource of the API.
@@ -30,8 +31,9 @@ type Resource struct {
 	metadata bool // only the objects' metadata are asked for
 }
 
-// MetadataOnly is the resource without its objects' content: lists and watches ask the API server for PartialObjectMetadata of
-// meta.k8s.io/v1, and fail when it sends anything else. Writes are not for it.
+// MetadataOnly is the resource without its objects' content: lists and watches ask the API server
+// for PartialObjectMetadata of meta.k8s.io/v1, and fail when it sends anything else. Writes are not
+// for it.
 func (r Resource) MetadataOnly() Resource {
 	r.metadata, r.Kind = true, partialKind
 	return r
@@ -110,7 +112,8 @@ type discovered struct {
 // discoveryFor is how long an answer of discovery is believed when it holds what is asked for.
 const discoveryFor = 5 * time.Minute
 
-// Resolve finds the resource of a collection. The answer is kept for some minutes; [ErrNotServed] is never kept. Other errors are the server's.
+// Resolve finds the resource of a collection. The answer is kept for some minutes; [ErrNotServed]
+// is never kept. Other errors are the server's.
 func (c *Client) Resolve(ctx context.Context, col delta.Collection) (Resource, error) {
 	gv := groupVersion(col.Group, col.Version)
 	c.mu.Lock()
@@ -136,7 +139,8 @@ func (c *Client) Resolve(ctx context.Context, col delta.Collection) (Resource, e
 	return Resource{}, fmt.Errorf("%w: %s", ErrNotServed, col.ResourceName())
 }
 
-// Discover asks for the resources of one group and version, without subresources; [ErrNotServed] when the group version is unknown.
+// Discover asks for the resources of one group and version, without subresources; [ErrNotServed]
+// when the group version is unknown.
 func (c *Client) Discover(ctx context.Context, group, version string) ([]Resource, error) {
 	body, err := c.do(ctx, request{method: http.MethodGet, path: root(group, version)})
 	if IsNotFound(err) {

@@ -12,11 +12,13 @@ import (
 	"time"
 )
 
-// StatusError is an error the API server answered with, from an HTTP status or an ERROR event of a watch.
+// StatusError is an error the API server answered with, from an HTTP status or an ERROR event of a
+// watch.
 type StatusError struct {
 	// Verb and Path of the request.
 	Verb, Path string
-	// Code is the HTTP status, Reason the machine-readable reason such as "AlreadyExists", empty when the answer was no Status.
+	// Code is the HTTP status, Reason the machine-readable reason such as "AlreadyExists", empty when
+	// the answer was no Status.
 	Code    int
 	Reason  string
 	Message string
@@ -42,7 +44,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("kube: %s %s: %d %s: %s", e.Verb, e.Path, e.Code, reason, e.Message)
 }
 
-// Explain is what the server said, without the request it was said to: a text for the user of an Event.
+// Explain is what the server said, without the request it was said to: a text for the user of an
+// Event.
 func (e *StatusError) Explain() string {
 	if e.Message == "" {
 		return e.Error()
@@ -140,13 +143,15 @@ func IsUnauthorized(err error) bool {
 	return errors.Is(err, errNoCredentials) || status(err, http.StatusUnauthorized, "Unauthorized")
 }
 
-// errNoCredentials marks a call that was not sent, because the kubeconfig's credential plugin failed.
+// errNoCredentials marks a call that was not sent, because the kubeconfig's credential plugin
+// failed.
 var errNoCredentials = errors.New("no credentials")
 
 // IsBadRequest reports a request the server does not understand (400).
 func IsBadRequest(err error) bool { return status(err, http.StatusBadRequest, "BadRequest") }
 
-// IsTimeout reports that the server gave up waiting (504), the object may or may not have been written.
+// IsTimeout reports that the server gave up waiting (504), the object may or may not have been
+// written.
 func IsTimeout(err error) bool {
 	return status(err, http.StatusGatewayTimeout, "Timeout", "ServerTimeout")
 }

@@ -36,7 +36,8 @@ type WriteOptions struct {
 	DryRun bool
 	// Force lets an ApplyPatch take over fields of other managers.
 	Force bool
-	// Strict refuses fields that the resource does not have, and repeated ones; else the server drops them.
+	// Strict refuses fields that the resource does not have, and repeated ones; else the server drops
+	// them.
 	Strict bool
 }
 
@@ -83,8 +84,8 @@ func (c *Client) Get(ctx context.Context, ref Ref) ([]byte, error) {
 	return c.do(ctx, request{method: http.MethodGet, path: ref.path()})
 }
 
-// Create creates an object from JSON and returns it as stored. The name is in the object, ref's may be empty; with a name and a
-// subresource it posts to that.
+// Create creates an object from JSON and returns it as stored. The name is in the object, ref's may
+// be empty; with a name and a subresource it posts to that.
 func (c *Client) Create(ctx context.Context, ref Ref, body []byte, o WriteOptions) ([]byte, error) {
 	path := ref.Resource.path(ref.Namespace, "", "")
 	if ref.Subresource != "" {
@@ -96,7 +97,8 @@ func (c *Client) Create(ctx context.Context, ref Ref, body []byte, o WriteOption
 	return c.do(ctx, request{method: http.MethodPost, path: path, query: o.query(), body: body})
 }
 
-// Update replaces an object; the resource version in body, when there is one, must be the stored one, or a conflict is returned.
+// Update replaces an object; the resource version in body, when there is one, must be the stored
+// one, or a conflict is returned.
 func (c *Client) Update(ctx context.Context, ref Ref, body []byte, o WriteOptions) ([]byte, error) {
 	if err := ref.validate(); err != nil {
 		return nil, err
@@ -110,7 +112,8 @@ func (c *Client) UpdateStatus(ctx context.Context, ref Ref, body []byte, o Write
 	return c.Update(ctx, ref, body, o)
 }
 
-// Patch changes an object. A patch that holds metadata.uid or metadata.resourceVersion has them as preconditions.
+// Patch changes an object. A patch that holds metadata.uid or metadata.resourceVersion has them as
+// preconditions.
 func (c *Client) Patch(ctx context.Context, ref Ref, t PatchType, patch []byte, o WriteOptions) ([]byte, error) {
 	if err := ref.validate(); err != nil {
 		return nil, err
@@ -118,7 +121,8 @@ func (c *Client) Patch(ctx context.Context, ref Ref, t PatchType, patch []byte, 
 	return c.do(ctx, request{method: http.MethodPatch, path: ref.path(), query: o.query(), contentType: string(t), body: patch})
 }
 
-// Delete deletes an object and returns what the server answers: the object while it still exists, else a Status, which has no resource version.
+// Delete deletes an object and returns what the server answers: the object while it still exists,
+// else a Status, which has no resource version.
 func (c *Client) Delete(ctx context.Context, ref Ref, o DeleteOptions) ([]byte, error) {
 	if err := ref.validate(); err != nil {
 		return nil, err

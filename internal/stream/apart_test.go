@@ -50,7 +50,8 @@ func relay(t testing.TB, url string, carry func(out io.Writer, in io.Reader)) st
 	return "nats://" + lis.Addr().String()
 }
 
-// clog forwards connections to a NATS server and holds what comes from each that has sent more than room bytes, until it is released.
+// clog forwards connections to a NATS server and holds what comes from each that has sent more than
+// room bytes, until it is released.
 func clog(t testing.TB, url string, room int64) (clogged string, release func()) {
 	t.Helper()
 	held := make(chan struct{})

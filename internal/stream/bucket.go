@@ -31,8 +31,8 @@ type Entry struct {
 	Deleted bool
 }
 
-// Bucket keeps small state beside the log: a trigger's generation, index definitions, reflections. Keys are any text of up to 512
-// bytes. It is safe for concurrent use.
+// Bucket keeps small state beside the log: a trigger's generation, index definitions, reflections.
+// Keys are any text of up to 512 bytes. It is safe for concurrent use.
 type Bucket struct {
 	c       *Conn
 	name    string
@@ -40,7 +40,8 @@ type Bucket struct {
 	created time.Time
 }
 
-// Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops keys that old.
+// Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops
+// keys that old.
 func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
 	storage := jetstream.FileStorage
 	if c.cfg.Memory {
@@ -62,8 +63,8 @@ func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Buc
 	return b, nil
 }
 
-// Lost reports whether the bucket that was opened is gone, also when another one has its name by now: what it held is gone with it. No answer
-// is an error.
+// Lost reports whether the bucket that was opened is gone, also when another one has its name by
+// now: what it held is gone with it. No answer is an error.
 func (b *Bucket) Lost(ctx context.Context) (bool, error) {
 	created, err := b.made(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -105,7 +106,8 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, err
 	return rev, nil
 }
 
-// Update writes a key if it is still at revision (0: if it does not exist), or fails with [ErrConflict].
+// Update writes a key if it is still at revision (0: if it does not exist), or fails with
+// [ErrConflict].
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	var rev uint64
 	var err error
@@ -150,8 +152,10 @@ func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) {
 	return nil, err
 }
 
-// Watch calls fn for every entry, then for every change, until ctx ends (nil) or fn fails (its error). After the initial entries it calls
-// fn once with an empty Entry; by then every key has been told that was there when the watch began. When the connection was lost it begins again with the initial entries.
+// Watch calls fn for every entry, then for every change, until ctx ends (nil) or fn fails (its
+// error). After the initial entries it calls fn once with an empty Entry; by then every key has
+// been told that was there when the watch began. When the connection was lost it begins again with
+// the initial entries.
 func (b *Bucket) Watch(ctx context.Context, fn func(Entry) error) error {
 	for {
 		err := b.watchOnce(ctx, fn)
@@ -232,7 +236,8 @@ func (b *Bucket) newest(ctx context.Context) (uint64, error) {
 	return state.LastSeq, nil
 }
 
-// newestLeft is the revision of the last write that was not deleted; it may be that of a replica that is a little behind.
+// newestLeft is the revision of the last write that was not deleted; it may be that of a replica
+// that is a little behind.
 func (b *Bucket) newestLeft(ctx context.Context) (uint64, error) {
 	s, err := b.c.js.Stream(ctx, bucketStream+b.name)
 	if err != nil {

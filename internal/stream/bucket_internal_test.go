@@ -48,7 +48,8 @@ func connected(t *testing.T, cfg Config) *Conn {
 	return c
 }
 
-// hasty watches as NATS' library does when a key is written while it counts: it says that all was told after the first.
+// hasty watches as NATS' library does when a key is written while it counts: it says that all was
+// told after the first.
 type hasty struct{ jetstream.KeyValue }
 
 type hastyWatch struct {
@@ -80,7 +81,8 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 	return hastyWatch{KeyWatcher: w, updates: out}, nil
 }
 
-// TestAWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for gone.
+// TestAWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for
+// gone.
 func TestAWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})
@@ -139,7 +141,8 @@ func (mute) Status(context.Context) (jetstream.KeyValueStatus, error) {
 	return nil, context.DeadlineExceeded
 }
 
-// TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what the one who makes the bucket anew puts there.
+// TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what
+// the one who makes the bucket anew puts there.
 func TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})

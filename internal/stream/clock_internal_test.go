@@ -12,7 +12,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// A machine that is suspended stops the monotonic clock, by which a reader of a quiet log would never have been away.
+// A machine that is suspended stops the monotonic clock, by which a reader of a quiet log would
+// never have been away.
 func TestAReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	t.Parallel()
 	c := &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}
@@ -54,8 +55,8 @@ func (d delivered) Headers() nats.Header                      { return d.rec.Hea
 func (d delivered) Data() []byte                              { return d.rec.Payload }
 func (d delivered) Metadata() (*jetstream.MsgMetadata, error) { return &d.meta, nil }
 
-// A reader that follows, or catches up from a position, may have missed a tombstone that has expired since. One that reads from the start has nothing
-// that such a tombstone would take away.
+// A reader that follows, or catches up from a position, may have missed a tombstone that has
+// expired since. One that reads from the start has nothing that such a tombstone would take away.
 func TestAReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -16,13 +16,15 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// Config says how to reach NATS and how logs are made. The zero value means a server on this machine and the defaults.
+// Config says how to reach NATS and how logs are made. The zero value means a server on this
+// machine and the defaults.
 type Config struct {
 	// URL of the server or servers, comma separated; default nats://127.0.0.1:4222.
 	URL string
 	// Credentials is a file with the NATS user's credentials; empty for none.
 	Credentials string
-	// Options are added to the connection's, such as nats.InProcessServer of an embedded server or TLS.
+	// Options are added to the connection's, such as nats.InProcessServer of an embedded server or
+	// TLS.
 	Options []nats.Option
 	// Name of the connection, shown by the server; default "deltaplane".
 	Name string
@@ -32,10 +34,12 @@ type Config struct {
 	Replicas int
 	// TombstoneTTL is how long a deletion stays in the log; default 1 h, at least 1 s.
 	TombstoneTTL time.Duration
-	// MaxPayload is the largest record in bytes; default 8 MiB. The server's max_payload must allow it.
+	// MaxPayload is the largest record in bytes; default 8 MiB. The server's max_payload must allow
+	// it.
 	MaxPayload int
-	// WriteTimeout is how long a server may take nothing of what is written to it before the connection is given up and made anew, also to
-	// another server; default 2 s. Until then publishes wait, whatever their contexts say.
+	// WriteTimeout is how long a server may take nothing of what is written to it before the
+	// connection is given up and made anew, also to another server; default 2 s. Until then publishes
+	// wait, whatever their contexts say.
 	WriteTimeout time.Duration
 	// Memory keeps logs in memory instead of in files; for tests.
 	Memory bool
@@ -71,7 +75,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Conn is a connection to the log. It is safe for concurrent use and reconnects for as long as it is open.
+// Conn is a connection to the log. It is safe for concurrent use and reconnects for as long as it
+// is open.
 type Conn struct {
 	cfg Config
 	nc  *nats.Conn
@@ -87,8 +92,9 @@ type Conn struct {
 	closed bool  // guarded by mu
 }
 
-// Connect opens a connection. It fails when the server cannot be reached before ctx ends or within the first attempt, or refuses; afterwards
-// the connection heals itself. A server without JetStream is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
+// Connect opens a connection. It fails when the server cannot be reached before ctx ends or within
+// the first attempt, or refuses; afterwards the connection heals itself. A server without JetStream
+// is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -159,8 +165,9 @@ func (c *Conn) Close() {
 	c.nc.Close()
 }
 
-// apart is a second connection to the same servers. Leases and pings use it, so that they do not wait behind the appends of a log that has
-// become slow: a leader that is merely slow to write would lose its lease and with it the watch.
+// apart is a second connection to the same servers. Leases and pings use it, so that they do not
+// wait behind the appends of a log that has become slow: a leader that is merely slow to write
+// would lose its lease and with it the watch.
 func (c *Conn) apart(ctx context.Context) (*Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 // consumerBucket holds what each durable consumer last acknowledged.
 const consumerBucket = "deltaplane-consumers"
 
-// Gap says why the keys named so far may not be all that matter: the consumer's owner must enqueue every key.
+// Gap says why the keys named so far may not be all that matter: the consumer's owner must enqueue
+// every key.
 type Gap string
 
 // The reasons for a gap. Empty means none.
@@ -28,7 +29,8 @@ const (
 	GapNew Gap = "new_consumer"
 	// GapEpoch: the log's epoch is not the one this consumer last acknowledged.
 	GapEpoch Gap = "new_epoch"
-	// GapLag: this consumer is more than three quarters of the tombstone TTL behind, so that deletions may have left the log before it saw them.
+	// GapLag: this consumer is more than three quarters of the tombstone TTL behind, so that deletions
+	// may have left the log before it saw them.
 	GapLag Gap = "lag"
 	// GapLost: the log was made anew, so the consumer was too.
 	GapLost Gap = "log_lost"
@@ -37,10 +39,11 @@ const (
 // Work is one batch for a shared durable consumer.
 type Work struct {
 	Collection delta.Collection
-	// Records of kind delta, in the order the server handed them out; a record comes again when its batch was not acknowledged. One that
-	// cannot be decoded has its key, version 0, and Overflow set.
+	// Records of kind delta, in the order the server handed them out; a record comes again when its
+	// batch was not acknowledged. One that cannot be decoded has its key, version 0, and Overflow set.
 	Records []delta.Record
-	// Gap is set on a batch without records that comes before anything else, and again until the handler returned nil for it.
+	// Gap is set on a batch without records that comes before anything else, and again until the
+	// handler returned nil for it.
 	Gap Gap
 	// Epoch is the log's epoch when the batch was read.
 	Epoch uint64
@@ -54,13 +57,17 @@ type ConsumeConfig struct {
 	Collections []delta.Collection
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
-	// MaxBatch bounds the records of one batch, and 16 times MaxBatch those that all replicas together have not acknowledged; default 256.
+	// MaxBatch bounds the records of one batch, and 16 times MaxBatch those that all replicas together
+	// have not acknowledged; default 256.
 	MaxBatch int
-	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 16 MiB, and never less than two records of the
-	// largest size. Without payloads MaxBatch does. Of small records with payloads one replica may so have all that may be unacknowledged: what
-	// it does not get to within AckWait comes again, to whoever asks. Those whose handlers are slow choose a smaller MaxBatch.
+	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 16 MiB,
+	// and never less than two records of the largest size. Without payloads MaxBatch does. Of small
+	// records with payloads one replica may so have all that may be unacknowledged: what it does not
+	// get to within AckWait comes again, to whoever asks. Those whose handlers are slow choose a
+	// smaller MaxBatch.
 	PullBytes int
-	// AckWait is how long a batch may take before its records are handed to another replica; default 30 s.
+	// AckWait is how long a batch may take before its records are handed to another replica; default
+	// 30 s.
 	AckWait time.Duration
 }
 
@@ -80,9 +87,10 @@ func (c ConsumeConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Consume hands every record of the collections to one of the replicas that share cfg.Name, at least once, and acknowledges a batch
-// after the handler returned nil; on an error the batch comes again after a back-off. Handlers of different collections run
-// concurrently. It returns nil when ctx ends.
+// Consume hands every record of the collections to one of the replicas that share cfg.Name, at
+// least once, and acknowledges a batch after the handler returned nil; on an error the batch comes
+// again after a back-off. Handlers of different collections run concurrently. It returns nil when
+// ctx ends.
 func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
 	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
@@ -115,7 +123,8 @@ type consumer struct {
 	unknown map[delta.UnknownError]bool // they were named
 }
 
-// unread names a record that cannot be read: what a later build writes once, since all of its records may be so.
+// unread names a record that cannot be read: what a later build writes once, since all of its
+// records may be so.
 func (k *consumer) unread(ctx context.Context, err error) {
 	if u, ok := errors.AsType[*delta.UnknownError](err); ok {
 		if k.unknown[*u] {
@@ -129,7 +138,8 @@ func (k *consumer) unread(ctx context.Context, err error) {
 	k.c.cfg.Log.LogAttrs(ctx, slog.LevelError, "record cannot be read", slog.String("collection", k.col.String()), slog.String("error", err.Error()))
 }
 
-// mostPending is how many records all replicas together may have unacknowledged; then the server hands out no more.
+// mostPending is how many records all replicas together may have unacknowledged; then the server
+// hands out no more.
 func (k *consumer) mostPending() int { return 16 * k.cfg.MaxBatch }
 
 // stall warns when the server hands out nothing more, because replicas sit on what they got.
@@ -155,7 +165,8 @@ func (k *consumer) run(ctx context.Context) {
 		if errors.Is(err, ErrNoLog) {
 			backoff = min(backoff, time.Second)
 		} else {
-			// A handler that has to wait for its index at the start is no news; one that still waits after a while is.
+			// A handler that has to wait for its index at the start is no news; one that still waits after a
+			// while is.
 			level := slog.LevelInfo
 			if backoff >= 2*time.Second {
 				level = slog.LevelWarn

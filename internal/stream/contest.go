@@ -11,13 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and keeps renewing it. The term is the revision of
-// the write that took it, or more when Floor asks for it, so it grows even if the bucket was lost. It returns only on
-// success, when ctx ends, or when no connection for leases can be made.
+// Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and
+// keeps renewing it. The term is the revision of the write that took it, or more when Floor asks
+// for it, so it grows even if the bucket was lost. It returns only on success, when ctx ends, or
+// when no connection for leases can be made.
 //
-// A holder is gone when the server knows nobody who answers its pings; it is silent when it has not answered for the patience, or, whatever
-// it answers, has not renewed for the TTL. Taking the lease from somebody who lives costs a change of leader and nothing
-// else: the log is fenced.
+// A holder is gone when the server knows nobody who answers its pings; it is silent when it has not
+// answered for the patience, or, whatever it answers, has not renewed for the TTL. Taking the lease
+// from somebody who lives costs a change of leader and nothing else: the log is fenced.
 func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	c, err := c.apart(ctx)
 	if err != nil {
@@ -149,7 +150,8 @@ func (k *contest) look(ctx context.Context) error {
 	return nil
 }
 
-// mine says that the claim is one that this process could not release. A lease that somebody in this process still has is not.
+// mine says that the claim is one that this process could not release. A lease that somebody in
+// this process still has is not.
 func (k *contest) mine() bool {
 	return !k.c.presence.holds(k.cfg.Name) && k.held.Process == k.c.presence.token && k.held.Holder == k.cfg.Holder
 }

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// pullExpiry is how long a request for records waits at the server. About one takeover in 150 found the server with
-	// a record to send and a request to send it for, and silent until that request ended.
+	// pullExpiry is how long a request for records waits at the server. About one takeover in 150
+	// found the server with a record to send and a request to send it for, and silent until that
+	// request ended.
 	pullExpiry = 2 * time.Second
 	// pullHeartbeat is how often the server answers a request that it has no record for. The library
 	// requests again when nothing has come for twice as long.
@@ -24,8 +25,9 @@ const (
 	headerBytes = 2 << 10
 )
 
-// deliveries are the messages of a pull consumer on their way to one goroutine, which takes all that have come at once.
-// The library requests them, and counts as pending what is not in the queue yet.
+// deliveries are the messages of a pull consumer on their way to one goroutine, which takes all
+// that have come at once. The library requests them, and counts as pending what is not in the queue
+// yet.
 type deliveries struct {
 	ready chan struct{} // cap 1; there are messages
 	fault chan error    // cap 1; what is wrong with the consumer
@@ -42,15 +44,17 @@ type deliveries struct {
 	closed bool
 }
 
-// pullBytes is how many bytes may be requested in advance when want are asked for. The server sends nothing that a request
-// has no room for, and the library requests half of them at a time: with less than two records of the largest size, requests
-// often end by a record that uses them to the last, of which the library learns by a missed heartbeat if it was requesting.
+// pullBytes is how many bytes may be requested in advance when want are asked for. The server sends
+// nothing that a request has no room for, and the library requests half of them at a time: with
+// less than two records of the largest size, requests often end by a record that uses them to the
+// last, of which the library learns by a missed heartbeat if it was requesting.
 func pullBytes(want, largest int) int {
 	return max(min(max(want, 2*largest), mostPending), largest+headerRoom)
 }
 
-// deliver requests what a consumer has to send: up to bytes in advance, or up to messages if bytes is 0, as the library
-// counts either bytes or messages. At most so many messages wait to be taken as well.
+// deliver requests what a consumer has to send: up to bytes in advance, or up to messages if bytes
+// is 0, as the library counts either bytes or messages. At most so many messages wait to be taken
+// as well.
 func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.Msg)) (*deliveries, error) {
 	d := &deliveries{ready: make(chan struct{}, 1), fault: make(chan error, 1), left: left, mostMessages: messages, mostBytes: mostQueued}
 	d.room.L = &d.mu
@@ -79,7 +83,8 @@ func (d *deliveries) fail(err error) {
 	}
 }
 
-// put queues a message, and waits for room first: as long as it does the library requests nothing for it.
+// put queues a message, and waits for room first: as long as it does the library requests nothing
+// for it.
 func (d *deliveries) put(m jetstream.Msg) {
 	d.mu.Lock()
 	for !d.closed && (len(d.queue) >= d.mostMessages || d.bytes >= d.mostBytes) {
@@ -106,7 +111,8 @@ func (d *deliveries) wake() {
 	}
 }
 
-// take adds to batch what has come, up to most messages in all. If there is more, ready says so again.
+// take adds to batch what has come, up to most messages in all. If there is more, ready says so
+// again.
 func (d *deliveries) take(batch []jetstream.Msg, most int) []jetstream.Msg {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +133,8 @@ func (d *deliveries) take(batch []jetstream.Msg, most int) []jetstream.Msg {
 // waiting reports whether something has come that was not taken.
 func (d *deliveries) waiting() bool { return len(d.ready) > 0 }
 
-// close ends the deliveries. What has come by then and nobody took has been given to left when it returns.
+// close ends the deliveries. What has come by then and nobody took has been given to left when it
+// returns.
 func (d *deliveries) close() {
 	d.mu.Lock()
 	d.closed = true

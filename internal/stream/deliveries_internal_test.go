@@ -34,7 +34,8 @@ func newPulled(t *testing.T) *pulled {
 	return &pulled{T: t, c: c}
 }
 
-// from requests all records, bytes at a time. The names of all consumers have one length, as the records' sizes depend on it.
+// from requests all records, bytes at a time. The names of all consumers have one length, as the
+// records' sizes depend on it.
 func (p *pulled) from(bytes int) (jetstream.Consumer, *deliveries) {
 	p.Helper()
 	p.made++
@@ -52,7 +53,8 @@ func (p *pulled) from(bytes int) (jetstream.Consumer, *deliveries) {
 	return cons, in
 }
 
-// take takes n records and returns their sizes, as the server counts them, and how often a heartbeat was missed meanwhile.
+// take takes n records and returns their sizes, as the server counts them, and how often a
+// heartbeat was missed meanwhile.
 func (p *pulled) take(in *deliveries, n int) (sizes []int, missed int) {
 	p.Helper()
 	for len(sizes) < n {
@@ -81,8 +83,9 @@ func (p *pulled) requests() *nats.Subscription {
 	return sub
 }
 
-// The server says nothing of a request that ends because its bytes were used to the last one. A reader that
-// waited for the messages that it was also for would stand still until a heartbeat is missed.
+// The server says nothing of a request that ends because its bytes were used to the last one. A
+// reader that waited for the messages that it was also for would stand still until a heartbeat is
+// missed.
 func TestARequestWhoseBytesAreUsedToTheLastIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	p := newPulled(t)
@@ -114,7 +117,8 @@ func TestARequestWhoseBytesAreUsedToTheLastIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// Some takeovers met a server that had a record to send, and sent nothing before the request for it ended.
+// Some takeovers met a server that had a record to send, and sent nothing before the request for it
+// ended.
 func TestARequestEndsAfterTwoSecondsAndHasRoomForTheLargestRecord(t *testing.T) {
 	t.Parallel()
 	p := newPulled(t)

@@ -136,7 +136,8 @@ func (p *pulls) read() {
 	}
 }
 
-// A reader gets all there is in order, never stands still, and never has much more sent ahead than it asks for at a time.
+// A reader gets all there is in order, never stands still, and never has much more sent ahead than
+// it asks for at a time.
 func TestAReaderGetsEverythingAndNotTooMuchAtOnce(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{})

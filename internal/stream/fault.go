@@ -15,13 +15,15 @@ import (
 var (
 	// ErrDeposed: a higher term is in the log; this writer has stopped for good.
 	ErrDeposed = errors.New("stream: deposed by a newer leader")
-	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin.
+	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must
+	// begin.
 	ErrLogLost = errors.New("stream: log is shorter than what was acknowledged")
 	// ErrBootstrap: a position is not part of the log any more; read from the start and sweep.
 	ErrBootstrap = errors.New("stream: position lost, bootstrap again")
 	// ErrNoLog: the collection has no log yet.
 	ErrNoLog = errors.New("stream: collection has no log")
-	// ErrForeign: a stream of our name exists with a configuration that is not ours, or holds records that no term explains.
+	// ErrForeign: a stream of our name exists with a configuration that is not ours, or holds records
+	// that no term explains.
 	ErrForeign = errors.New("stream: log was made or written by somebody else")
 	// ErrTooLarge: a record exceeds the payload limit of the log.
 	ErrTooLarge = errors.New("stream: record too large")
@@ -33,8 +35,8 @@ var (
 	ErrUnavailable = errors.New("stream: log is unavailable")
 )
 
-// The server's codes that say there is no room: for the account, on the server, in memory, on disk. The last is also that of other faults of
-// the store, and its text says which.
+// The server's codes that say there is no room: for the account, on the server, in memory, on disk.
+// The last is also that of other faults of the store, and its text says which.
 const (
 	codeAccountFull = 10002
 	codeServerFull  = 10023
@@ -46,8 +48,8 @@ const (
 // noRoom are the words by which the server says, with codeStoreFailed, that a message did not fit.
 var noRoom = []string{"no space left", "maximum bytes", "maximum messages", "quota", "insufficient", "resource"}
 
-// named adds to an error of NATS the sentinel that says what is wrong: [ErrNoJetStream], [ErrLogFull] or [ErrUnavailable]. Any other error
-// comes back as it is.
+// named adds to an error of NATS the sentinel that says what is wrong: [ErrNoJetStream],
+// [ErrLogFull] or [ErrUnavailable]. Any other error comes back as it is.
 func named(err error) error {
 	if err == nil {
 		return nil

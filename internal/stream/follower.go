@@ -29,13 +29,15 @@ var ErrOutcomeUnknown = errors.New("stream: whether it was written is not known"
 type FollowConfig struct {
 	// Name of the bucket.
 	Name string
-	// Take is told every entry, in order and by one goroutine; an empty one ends those that were there when a watch began, and is told
-	// only of a bucket that is not lost, as far as is known: a caller may find out at that moment, and then Current says so to whoever holds
-	// the lock that Forget takes. An error ends the watch, and another one begins.
+	// Take is told every entry, in order and by one goroutine; an empty one ends those that were there
+	// when a watch began, and is told only of a bucket that is not lost, as far as is known: a caller
+	// may find out at that moment, and then Current says so to whoever holds the lock that Forget
+	// takes. An error ends the watch, and another one begins.
 	Take func(b *Bucket, e Entry) error
 	// Known is the revision of what is known of a key; 0 when nothing is.
 	Known func(key string) uint64
-	// Forget makes all revisions 0, as those of the next bucket begin anew. It must not call the Follower, but for Current.
+	// Forget makes all revisions 0, as those of the next bucket begin anew. It must not call the
+	// Follower, but for Current.
 	Forget func()
 	// Held is what is known, by key, to be put into a bucket made anew.
 	Held func() map[string][]byte
@@ -43,8 +45,9 @@ type FollowConfig struct {
 	Log *slog.Logger
 }
 
-// Follower follows and writes a bucket, and outlives it: one that somebody else deletes, or that a server lost, is made anew with what this process
-// knows, before anybody uses it. Of several processes the first one's word counts for a key. It is safe for concurrent use.
+// Follower follows and writes a bucket, and outlives it: one that somebody else deletes, or that a
+// server lost, is made anew with what this process knows, before anybody uses it. Of several
+// processes the first one's word counts for a key. It is safe for concurrent use.
 type Follower struct {
 	cfg     FollowConfig
 	open    func(ctx context.Context, name string, ttl time.Duration) (*Bucket, error)
@@ -64,7 +67,8 @@ func NewFollower(open func(ctx context.Context, name string, ttl time.Duration) 
 	return &Follower{cfg: cfg, open: open, look: make(chan struct{}, 1), opening: make(chan struct{}, 1)}
 }
 
-// Run follows the bucket until ctx ends. While it cannot be read, what is known goes on being believed.
+// Run follows the bucket until ctx ends. While it cannot be read, what is known goes on being
+// believed.
 func (f *Follower) Run(ctx context.Context) {
 	const least, most = 100 * time.Millisecond, 5 * time.Second
 	pause, failing := least, false
@@ -92,7 +96,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// watch follows b until ctx ends, it is lost, or Take fails. Well is called when all that was there has been read.
+// watch follows b until ctx ends, it is lost, or Take fails. Well is called when all that was there
+// has been read.
 func (f *Follower) watch(ctx context.Context, b *Bucket, well func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	looks := make(chan struct{})
@@ -139,7 +144,8 @@ func (f *Follower) watch(ctx context.Context, b *Bucket, well func()) error {
 // Current reports whether b is the bucket that is followed, as far as is known.
 func (f *Follower) Current(b *Bucket) bool { return f.bucket.Load() == b }
 
-// Lost reports whether b is gone; no answer is an error. If it is, it is forgotten, and [Follower.Open] makes it anew.
+// Lost reports whether b is gone; no answer is an error. If it is, it is forgotten, and
+// [Follower.Open] makes it anew.
 func (f *Follower) Lost(ctx context.Context, b *Bucket) (bool, error) {
 	if !f.Current(b) { // another caller has found out
 		return true, nil
@@ -207,8 +213,9 @@ func (f *Follower) Open(ctx context.Context) (*Bucket, error) {
 	return b, nil
 }
 
-// Get returns a key's entry, empty when there is none, and the bucket that holds it. When the bucket does not answer as it should, it is looked
-// at, and made anew when it is gone. That nobody can tell is an error.
+// Get returns a key's entry, empty when there is none, and the bucket that holds it. When the
+// bucket does not answer as it should, it is looked at, and made anew when it is gone. That nobody
+// can tell is an error.
 func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) {
 	for {
 		b, err := f.Open(ctx)

@@ -101,7 +101,8 @@ func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
 	}
 }
 
-// TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew, and no call meets it empty.
+// TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew,
+// and no call meets it empty.
 func TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
@@ -175,7 +176,8 @@ func (k *shelfkeeper) until(ctx context.Context, t *testing.T, what string, ok f
 	}
 }
 
-// TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for what is known and not in it.
+// TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for
+// what is known and not in it.
 func TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
@@ -211,7 +213,8 @@ func TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for gone.
+// TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for
+// gone.
 func TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

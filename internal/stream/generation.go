@@ -10,21 +10,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// errLate ends a session whose next one finds out, by what the other replicas saved, whether there is a gap.
+// errLate ends a session whose next one finds out, by what the other replicas saved, whether there
+// is a gap.
 var errLate = errors.New("stream: nothing handled for longer than the tombstone ttl")
 
-// mark is the generation kept beside the consumer's position: of which log, and until when nothing of it has been missed.
+// mark is the generation kept beside the consumer's position: of which log, and until when nothing
+// of it has been missed.
 type mark struct {
 	Created int64  `json:"created"` // of the stream, unix nanoseconds
 	Epoch   uint64 `json:"epoch"`
-	// Acked is the time, in unix milliseconds, up to which every record has been handled or was made up for by a gap.
+	// Acked is the time, in unix milliseconds, up to which every record has been handled or was made
+	// up for by a gap.
 	Acked int64 `json:"acked"`
-	// From is the end of the log at the last gap: what is not above it is the state and says nothing about the lag.
+	// From is the end of the log at the last gap: what is not above it is the state and says nothing
+	// about the lag.
 	From uint64 `json:"from"`
 }
 
-// late reports that a deletion may have left the log before it was handled, or might before the next look: the server may say that nothing
-// waits a moment after it took a record, and as long as that moment is what the last quarter of the TTL is for.
+// late reports that a deletion may have left the log before it was handled, or might before the
+// next look: the server may say that nothing waits a moment after it took a record, and as long as
+// that moment is what the last quarter of the TTL is for.
 func (m *mark) late(ttl time.Duration) bool {
 	return time.Since(time.UnixMilli(m.Acked)) > ttl-ttl/4
 }
@@ -36,7 +41,8 @@ func (m *mark) handled(sequence uint64, at time.Time) {
 	}
 }
 
-// reconcile compares the log with the generation kept beside the position, and reports a gap before anything else.
+// reconcile compares the log with the generation kept beside the position, and reports a gap before
+// anything else.
 func (k *consumer) reconcile(ctx context.Context, bucket *Bucket, tail Tail, unused bool) error {
 	k.epoch = tail.Epoch
 	began := time.Now()
@@ -94,7 +100,8 @@ func (k *consumer) saveNowAndThen(ctx context.Context, bucket *Bucket) error {
 	return k.save(ctx, bucket)
 }
 
-// verify looks whether the log is still the same, and notes that this consumer is current when nothing waits.
+// verify looks whether the log is still the same, and notes that this consumer is current when
+// nothing waits.
 func (k *consumer) verify(ctx context.Context, bucket *Bucket, cons jetstream.Consumer) error {
 	tail, err := k.c.Tail(ctx, k.col)
 	if err != nil {

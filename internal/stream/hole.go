@@ -9,23 +9,26 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// holeEnd is what a reader of a replicated log knows behind a hole. A hole is where records were replaced before they were
-// read; the revision may move again once those that replaced them have been read. All of them were in the store of the
-// server that feeds the reader when it left the hole out. The end of the log is not the place to wait for: the log's leader
-// says it, and its store may be behind that server's, because every server of a group applies what was agreed on at its
-// own pace. It is certain that all have been read once
-//   - two records of one subject were read behind the hole. The first was in the store, or came later; a store
-//     keeps one record of a subject, so that the second came after all that were there. Or
+// holeEnd is what a reader of a replicated log knows behind a hole. A hole is where records were
+// replaced before they were read; the revision may move again once those that replaced them have
+// been read. All of them were in the store of the server that feeds the reader when it left the
+// hole out. The end of the log is not the place to wait for: the log's leader says it, and its
+// store may be behind that server's, because every server of a group applies what was agreed on at
+// its own pace. It is certain that all have been read once
+//   - two records of one subject were read behind the hole. The first was in the store, or came
+//     later; a store keeps one record of a subject, so that the second came after all that were
+//     there. Or
 //   - the feeding server has nothing more to send, and the leader holds nothing beyond it.
 //
-// The end that the leader says must be reached as well: a server that is catching up with the others leaves out what was
-// replaced there, and has less than they.
+// The end that the leader says must be reached as well: a server that is catching up with the
+// others leaves out what was replaced there, and has less than they.
 type holeEnd struct {
 	open  bool
 	read  map[subject]struct{} // behind the last hole
 	twice bool                 // two of one subject were
-	// least must be read too. It is set when another consumer found the hole, whose server may have been ahead of this
-	// one's and of the leader: the end as the leader says, and what a writer may have under way.
+	// least must be read too. It is set when another consumer found the hole, whose server may have
+	// been ahead of this one's and of the leader: the end as the leader says, and what a writer may
+	// have under way.
 	least uint64
 }
 
@@ -45,7 +48,8 @@ func (h *holeEnd) begin() {
 	}
 }
 
-// inherit goes on with a hole that another consumer found. last is the log's end as the leader says now.
+// inherit goes on with a hole that another consumer found. last is the log's end as the leader says
+// now.
 func (h *holeEnd) inherit(last uint64) {
 	if h.open {
 		h.begin()
@@ -106,8 +110,9 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 	return err == nil && next == nil, err // what lay there may have expired
 }
 
-// widen ends a session whose next record the server does not send because it is larger than a request: the
-// log was configured for larger records when it was written. The server answers such requests, and says only that.
+// widen ends a session whose next record the server does not send because it is larger than a
+// request: the log was configured for larger records when it was written. The server answers such
+// requests, and says only that.
 func (r *reader) widen(ctx context.Context) error {
 	was := r.stuck
 	if r.stuck = true; !was || r.pull == 0 || r.fits > r.pos.Sequence {
@@ -117,7 +122,8 @@ func (r *reader) widen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Any server that has the record may answer, with the record as it is: the leader's answer is JSON, of which so much takes seconds.
+	// Any server that has the record may answer, with the record as it is: the leader's answer is
+	// JSON, of which so much takes seconds.
 	next, err := log.GetMsg(ctx, r.pos.Sequence+1, jetstream.WithGetMsgSubject(">"))
 	switch {
 	case err == nil && len(next.Data)+headerRoom > r.pull:

@@ -12,7 +12,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// group is a log that is replicated: records of a few keys, of which each server has applied those up to a place of its own.
+// group is a log that is replicated: records of a few keys, of which each server has applied those
+// up to a place of its own.
 type group struct {
 	keys    []delta.Key // of sequence i+1
 	applied [3]int      // applied[0] is the leader's
@@ -106,7 +107,8 @@ func TestTwoSignsOfLifeEndAHole(t *testing.T) {
 	}
 }
 
-// Another consumer's server may have had more than this one's, and more than the leader: what writers may have under way.
+// Another consumer's server may have had more than this one's, and more than the leader: what
+// writers may have under way.
 func TestAHoleThatAnotherConsumerFoundEndsBehindWhatAWriterMayHaveUnderWay(t *testing.T) {
 	t.Parallel()
 	var h holeEnd
@@ -134,7 +136,8 @@ type counting struct {
 
 func (c counting) Info(context.Context) (*jetstream.ConsumerInfo, error) { return &c.info, nil }
 
-// The server's count of pending records is behind its store: a replay that ended by it would answer from old records behind a hole.
+// The server's count of pending records is behind its store: a replay that ended by it would answer
+// from old records behind a hole.
 func TestACountOfNothingPendingIsNotTheEndOfTheLog(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{})

@@ -14,7 +14,8 @@ import (
 const (
 	// leaseBucket holds one key per lease.
 	leaseBucket = "deltaplane-leases"
-	// leaseSubject and a lease's name make the subject that tells those who wait to look at the lease now.
+	// leaseSubject and a lease's name make the subject that tells those who wait to look at the lease
+	// now.
 	leaseSubject = "deltaplane.lease."
 )
 
@@ -24,22 +25,28 @@ type LeaseConfig struct {
 	Name string
 	// Holder names this process.
 	Holder string
-	// Form says what the holder writes, so that those who wait can compare it with what they would write.
+	// Form says what the holder writes, so that those who wait can compare it with what they would
+	// write.
 	Form string
-	// TTL is how long a silent holder keeps the lease; default 3 s. All that compete must use the same.
+	// TTL is how long a silent holder keeps the lease; default 3 s. All that compete must use the
+	// same.
 	TTL time.Duration
-	// Patience is how long a holder may leave pings unanswered before the lease is taken from it; default a third of the TTL, at
-	// most the TTL. A holder whose connection is gone is not waited for. One that finds itself slow to answer is given longer.
+	// Patience is how long a holder may leave pings unanswered before the lease is taken from it;
+	// default a third of the TTL, at most the TTL. A holder whose connection is gone is not waited
+	// for. One that finds itself slow to answer is given longer.
 	Patience time.Duration
 	// PingEvery is the time between pings; default a fifth of Patience.
 	PingEvery time.Duration
 	// Floor, when set, returns a term that a granted one must exceed: the highest one seen in the log.
 	Floor func() uint64
-	// Delay, when set, returns for how long a lease that is free is left to those who are better prepared.
+	// Delay, when set, returns for how long a lease that is free is left to those who are better
+	// prepared.
 	Delay func(Claim) time.Duration
-	// Failed, when set, is told why the lease could be neither read nor taken, and when that is tried again. It must not block.
+	// Failed, when set, is told why the lease could be neither read nor taken, and when that is tried
+	// again. It must not block.
 	Failed func(err error, wait time.Duration)
-	// Seen, when set, is told of every change of who holds the lease, and of each renewal that is looked at. It must not block.
+	// Seen, when set, is told of every change of who holds the lease, and of each renewal that is
+	// looked at. It must not block.
 	Seen func(Claim)
 }
 
@@ -62,11 +69,13 @@ func (c LeaseConfig) withDefaults() LeaseConfig {
 	return c
 }
 
-// Claim is what a lease's holder says of itself. Those who wait need no clock of the holder's: they watch whether the claim changes.
+// Claim is what a lease's holder says of itself. Those who wait need no clock of the holder's: they
+// watch whether the claim changes.
 type Claim struct {
 	// Holder is empty when the lease is free; the other fields are then those of the last holder.
 	Holder string `json:"holder"`
-	// Form as in [LeaseConfig]; Complete says that the log has held a complete list in that form since nobody wrote another.
+	// Form as in [LeaseConfig]; Complete says that the log has held a complete list in that form since
+	// nobody wrote another.
 	Form     string `json:"form,omitempty"`
 	Complete bool   `json:"complete,omitempty"`
 	// Due says that a list is due all the same: the last one left something open.
@@ -78,7 +87,8 @@ type Claim struct {
 	Beat  uint64 `json:"beat"`
 	// Process is the token under which the holder's process answers pings; empty when it cannot.
 	Process string `json:"process,omitempty"`
-	// Patience that the holder asks for, in milliseconds, where that is more than those who wait were configured with.
+	// Patience that the holder asks for, in milliseconds, where that is more than those who wait were
+	// configured with.
 	Patience int64 `json:"patience,omitempty"`
 }
 
@@ -88,8 +98,9 @@ type Lease struct {
 	Term uint64
 	// Acked is the highest acknowledged sequence, and Epoch the epoch, that the last holder reported.
 	Acked, Epoch uint64
-	// Form is the last holder's, empty when it is not known. Complete says that it was ours and that the log held a complete list in it: without
-	// that, a complete list must be made and reported with [Lease.Completed].
+	// Form is the last holder's, empty when it is not known. Complete says that it was ours and that
+	// the log held a complete list in it: without that, a complete list must be made and reported with
+	// [Lease.Completed].
 	Form     string
 	Complete bool
 	// Due says that the last holder owed a list.
@@ -115,12 +126,14 @@ type Lease struct {
 	cancel context.CancelFunc
 }
 
-// Lost is closed when the lease was taken by somebody else, or is over by this process's own clock and there is nobody to learn from that
-// it was renewed. As long as that may only be late to be known, it is not lost, but see [Lease.Hold].
+// Lost is closed when the lease was taken by somebody else, or is over by this process's own clock
+// and there is nobody to learn from that it was renewed. As long as that may only be late to be
+// known, it is not lost, but see [Lease.Hold].
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
-// Hold returns once the lease is valid by this process's own clocks: less than the TTL has gone by, also while the machine was suspended, since
-// the last renewal that is known to have arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost or
+// Hold returns once the lease is valid by this process's own clocks: less than the TTL has gone by,
+// also while the machine was suspended, since the last renewal that is known to have arrived was
+// sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost or
 // released, however much of that time is left, and when ctx ends.
 func (l *Lease) Hold(ctx context.Context) error {
 	for {
@@ -145,11 +158,13 @@ func (l *Lease) Hold(ctx context.Context) error {
 	}
 }
 
-// valid reports whether the lease is ours by both clocks. The monotonic one stands still while the machine is suspended, when others do not; the
-// wall clock may be set, which costs no more than the wait for the next renewal. Whether the lease is lost is for the monotonic one alone.
+// valid reports whether the lease is ours by both clocks. The monotonic one stands still while the
+// machine is suspended, when others do not; the wall clock may be set, which costs no more than the
+// wait for the next renewal. Whether the lease is lost is for the monotonic one alone.
 func (l *Lease) valid() bool { return since(*l.until.Load()) < 0 }
 
-// Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal; a new epoch is stored at once.
+// Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal;
+// a new epoch is stored at once.
 func (l *Lease) Report(epoch, acked uint64) {
 	l.acked.Store(acked)
 	if l.epoch.Swap(epoch) != epoch {
@@ -179,8 +194,8 @@ func (l *Lease) tell() {
 	}
 }
 
-// Release stops renewing and frees the lease, so that who waits need not wait for the TTL. It returns once nothing of the lease runs any
-// more.
+// Release stops renewing and frees the lease, so that who waits need not wait for the TTL. It
+// returns once nothing of the lease runs any more.
 func (l *Lease) Release(ctx context.Context) error {
 	l.cancel()
 	<-l.done

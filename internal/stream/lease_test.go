@@ -236,7 +236,8 @@ func TestSeveralWhoWaitRaceAndOneWins(t *testing.T) {
 	}
 }
 
-// TestAProcessThatCannotBePingedIsNotTakenForGone: where a user may not subscribe, pings find nobody although everybody lives.
+// TestAProcessThatCannotBePingedIsNotTakenForGone: where a user may not subscribe, pings find
+// nobody although everybody lives.
 func TestAProcessThatCannotBePingedIsNotTakenForGone(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
@@ -312,8 +313,8 @@ func TestTheLeasesOfAProcessShareItsPings(t *testing.T) {
 	all.Wait()
 }
 
-// TestALeaseIsNotTakenFromOneThatThisProcessStillHas: one part of a process ends, and still writes, while another asks for the same lease, as to delete
-// the log.
+// TestALeaseIsNotTakenFromOneThatThisProcessStillHas: one part of a process ends, and still writes,
+// while another asks for the same lease, as to delete the log.
 func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
@@ -334,7 +335,8 @@ func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
 	}
 }
 
-// TestABucketOfLeasesThatIsDeletedIsMadeAnew by those who wait: nobody is told that there is no JetStream.
+// TestABucketOfLeasesThatIsDeletedIsMadeAnew by those who wait: nobody is told that there is no
+// JetStream.
 func TestABucketOfLeasesThatIsDeletedIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

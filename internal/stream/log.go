@@ -15,7 +15,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// headerRoom is what a record's headers may take beside its payload; the server's own limit for headers is 64 KiB.
+// headerRoom is what a record's headers may take beside its payload; the server's own limit for
+// headers is 64 KiB.
 const headerRoom = 64 << 10
 
 // Tail is the state of a log.
@@ -26,7 +27,8 @@ type Tail struct {
 	Messages uint64
 	// Bytes is how much they take, headers included.
 	Bytes uint64
-	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest term of a fence.
+	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest
+	// term of a fence.
 	Epoch, Term, Start, Fence uint64
 	// Needs, Writer and Build are those of the last term record; see [delta.Record].
 	Needs         uint64
@@ -42,8 +44,8 @@ type Tail struct {
 	asked, answered time.Time // by this process's clock
 }
 
-// Readable is nil unless the leader has announced records that this build cannot read; then it wraps a [delta.UnknownError]. A build that
-// does not read a log does not write it either.
+// Readable is nil unless the leader has announced records that this build cannot read; then it
+// wraps a [delta.UnknownError]. A build that does not read a log does not write it either.
 func (t Tail) Readable() error {
 	if err := delta.Needs(t.Needs); err != nil {
 		return t.newer(0, err)
@@ -56,8 +58,9 @@ func (t Tail) newer(sequence uint64, err error) *delta.Newer {
 	return &delta.Newer{Sequence: sequence, Unknown: unknown, Writer: t.Writer, Build: t.Build}
 }
 
-// ahead is how far the log's clock is at least ahead of this process's, or behind it. Two that agree as far as an answer can tell, agree: a
-// guess would be wrong by the time that the answer took.
+// ahead is how far the log's clock is at least ahead of this process's, or behind it. Two that
+// agree as far as an answer can tell, agree: a guess would be wrong by the time that the answer
+// took.
 func (t Tail) ahead() time.Duration {
 	if least := t.Now.Sub(t.answered); least > 0 {
 		return least
@@ -65,7 +68,8 @@ func (t Tail) ahead() time.Duration {
 	return min(t.Now.Sub(t.asked), 0)
 }
 
-// MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the server's.
+// MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the
+// server's.
 func (c *Conn) MaxPayload() int {
 	return min(c.cfg.MaxPayload, int(c.nc.MaxPayload())) - headerRoom
 }
@@ -126,14 +130,15 @@ func (c *Conn) streamConfig(col delta.Collection) jetstream.StreamConfig {
 	}
 }
 
-// The server's errors while the files of a stream of the same name are still being removed, and when another stream has our subjects.
+// The server's errors while the files of a stream of the same name are still being removed, and
+// when another stream has our subjects.
 const (
 	storeFailed     jetstream.ErrorCode = 10049
 	subjectsOverlap jetstream.ErrorCode = 10065
 )
 
-// create makes a stream, also one that was removed a moment ago: the server may still be at its files, and may take them for the new
-// stream's.
+// create makes a stream, also one that was removed a moment ago: the server may still be at its
+// files, and may take them for the new stream's.
 func (c *Conn) create(ctx context.Context, want jetstream.StreamConfig) error {
 	for try := 0; ; try++ {
 		made, err := c.js.CreateStream(ctx, want)
@@ -230,7 +235,8 @@ func (c *Conn) info(ctx context.Context, col delta.Collection) (*jetstream.Strea
 	return s.CachedInfo(), nil
 }
 
-// control reads the last control record of a kind from the stream's leader; the zero record when there is none.
+// control reads the last control record of a kind from the stream's leader; the zero record when
+// there is none.
 func (c *Conn) control(ctx context.Context, col delta.Collection, kind delta.Kind) (delta.Record, error) {
 	msg, err := c.message(ctx, col, struct {
 		LastFor string `json:"last_by_subj"`
@@ -241,7 +247,8 @@ func (c *Conn) control(ctx context.Context, col delta.Collection, kind delta.Kin
 	return decode(msg.Subject, msg.Header, msg.Data, msg.Sequence)
 }
 
-// message asks the stream's leader for one message; nil when there is none. The client's own call may be answered by any replica.
+// message asks the stream's leader for one message; nil when there is none. The client's own call
+// may be answered by any replica.
 func (c *Conn) message(ctx context.Context, col delta.Collection, query any) (*jetstream.RawStreamMsg, error) {
 	body, err := json.Marshal(query)
 	if err != nil {

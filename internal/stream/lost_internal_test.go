@@ -57,7 +57,8 @@ func opened(t *testing.T, r *reader) (jetstream.Consumer, *deliveries) {
 	return cons, in
 }
 
-// gate holds up what a connection receives, as a processor does that is busy with other work, and may lead a request astray.
+// gate holds up what a connection receives, as a processor does that is busy with other work, and
+// may lead a request astray.
 type gate struct {
 	nats.InProcessConnProvider
 	closed sync.RWMutex
@@ -89,7 +90,8 @@ func (c gatedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// gated is a connection through a gate. look is called whenever a reader finds that the server answers no request.
+// gated is a connection through a gate. look is called whenever a reader finds that the server
+// answers no request.
 func gated(t *testing.T, look func()) (*Conn, *gate) {
 	t.Helper()
 	var o nats.Options

@@ -256,8 +256,9 @@ func TestAServerWithoutJetStreamIsNamed(t *testing.T) {
 	}
 }
 
-// The log is counted, and a tombstone counts like a key: as many keys as there are tombstones may be taken unseen, until those have expired. What is
-// taken from the log's start is seen at once, as its origin is gone.
+// The log is counted, and a tombstone counts like a key: as many keys as there are tombstones may
+// be taken unseen, until those have expired. What is taken from the log's start is seen at once, as
+// its origin is gone.
 func TestATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

@@ -139,8 +139,8 @@ func TestAReaderThatStoodStillTooLongBeginsAgain(t *testing.T) {
 	}
 }
 
-// While a leader announces records that this build cannot read, the build neither writes the log nor
-// gives up the content that it has for the beginning of a new epoch.
+// While a leader announces records that this build cannot read, the build neither writes the log
+// nor gives up the content that it has for the beginning of a new epoch.
 func TestALogOfALaterBuildIsNeitherWrittenNorBegunAgain(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

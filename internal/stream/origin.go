@@ -15,10 +15,12 @@ import (
 // liftAhead is more than a leader can have written since it last told the lease how far it was.
 const liftAhead = 1 << 24
 
-// lift empties a log that has lost its origin or its end, or never had any, and moves its end beyond every sequence that a log of this name
-// has had, to which it returns the first: the server's time in microseconds, as no log takes a million records a second, or what follows what
-// the lease knows of, should the clock have been set back. An earlier leader that was stopped expects a sequence of the log as it was. Were the
-// numbers used again, the log could be resting at just that one when it goes on, and an old version would become its key's only record.
+// lift empties a log that has lost its origin or its end, or never had any, and moves its end
+// beyond every sequence that a log of this name has had, to which it returns the first: the
+// server's time in microseconds, as no log takes a million records a second, or what follows what
+// the lease knows of, should the clock have been set back. An earlier leader that was stopped
+// expects a sequence of the log as it was. Were the numbers used again, the log could be resting at
+// just that one when it goes on, and an old version would become its key's only record.
 func (w *Writer) lift(ctx context.Context, tail Tail, acked uint64) (uint64, error) {
 	if tail.Messages > 0 && tail.Term != 0 || tail.Last > 0 && tail.Messages == 0 {
 		w.c.cfg.Log.Warn("the log has lost records and starts again", slog.String("collection", w.col.String()))
@@ -34,17 +36,20 @@ func (w *Writer) lift(ctx context.Context, tail Tail, acked uint64) (uint64, err
 	return above, nil
 }
 
-// begin writes the origin, the record that stays a log's first for as long as nobody takes records away from its start.
+// begin writes the origin, the record that stays a log's first for as long as nobody takes records
+// away from its start.
 func (w *Writer) begin(ctx context.Context) error {
 	w.origin = w.next()
 	r := delta.Record{Kind: delta.KindOrigin, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
 	return w.append(ctx, &r, true)
 }
 
-// Check looks whether the log still holds what was written to it: records that were trimmed, purged or deleted by somebody else make it fail
-// with [ErrLogLost], and limits that would do so with [ErrForeign]; both end the writer. The log must hold at least the given number
-// of keys; as tombstones are not told from keys, it may take until they have expired before fewer keys are noticed. Who leads next compares the
-// counts that records carry. An answer that does not come is an error that ends nothing.
+// Check looks whether the log still holds what was written to it: records that were trimmed, purged
+// or deleted by somebody else make it fail with [ErrLogLost], and limits that would do so with
+// [ErrForeign]; both end the writer. The log must hold at least the given number of keys; as
+// tombstones are not told from keys, it may take until they have expired before fewer keys are
+// noticed. Who leads next compares the counts that records carry. An answer that does not come is
+// an error that ends nothing.
 func (w *Writer) Check(ctx context.Context, keys int) error {
 	w.mu.Lock()
 	failed, acked := w.failed, w.acked

@@ -16,8 +16,8 @@ const (
 	secondLook = 50 * time.Millisecond
 )
 
-// presence answers pings for this process, so that others know at once when it is gone: its connection ends with it, and then the
-// server itself answers that nobody is there.
+// presence answers pings for this process, so that others know at once when it is gone: its
+// connection ends with it, and then the server itself answers that nobody is there.
 type presence struct {
 	token string
 
@@ -37,8 +37,9 @@ func newPresence() *presence {
 	return &presence{token: nuid.Next(), peers: map[peerKey]*peer{}, held: map[string]*Lease{}}
 }
 
-// present begins to answer, and returns the token under which others can ping this process; empty when pings do not arrive, as where the
-// user of the connection may not subscribe: everybody would think that we are gone.
+// present begins to answer, and returns the token under which others can ping this process; empty
+// when pings do not arrive, as where the user of the connection may not subscribe: everybody would
+// think that we are gone.
 func (c *Conn) present(ctx context.Context) string {
 	p := c.presence
 	p.mu.Lock()
@@ -59,8 +60,9 @@ func (c *Conn) present(ctx context.Context) string {
 	return p.token
 }
 
-// latency is how long a ping to ourselves took a moment ago, or has been taking so far: at most limit. It does not wait for one: what asks must not
-// be late for it. The leases of a process share a ping, which runs in loops.
+// latency is how long a ping to ourselves took a moment ago, or has been taking so far: at most
+// limit. It does not wait for one: what asks must not be late for it. The leases of a process share
+// a ping, which runs in loops.
 func (c *Conn) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Duration) time.Duration {
 	p := c.presence
 	p.measure.Lock()
@@ -122,8 +124,9 @@ type peerKey struct {
 	every time.Duration
 }
 
-// peer is another process as its pings show it. A ping to ourselves goes with each: a round in which that one was not answered in time says
-// something about us or the server, and nothing about the peer, so that a machine which starves does not depose anybody.
+// peer is another process as its pings show it. A ping to ourselves goes with each: a round in
+// which that one was not answered in time says something about us or the server, and nothing about
+// the peer, so that a machine which starves does not depose anybody.
 type peer struct {
 	key     peerKey
 	changed *signal
@@ -138,7 +141,8 @@ type peer struct {
 	gone                 bool
 }
 
-// meet returns what pings show of the process with the token. All leases that it holds share the pings.
+// meet returns what pings show of the process with the token. All leases that it holds share the
+// pings.
 func (c *Conn) meet(ctx context.Context, token string, every time.Duration) *peer {
 	c.presence.mu.Lock()
 	defer c.presence.mu.Unlock()

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// silence is how long a reader hears nothing before it checks that its place in the log still exists; the leader writes
-	// a liveness record every 2 s.
+	// silence is how long a reader hears nothing before it checks that its place in the log still
+	// exists; the leader writes a liveness record every 2 s.
 	silence = 7 * time.Second
-	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
+	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when
+	// nobody pulls.
 	readerPrefix     = "dp_read_"
 	readerInactive   = 30 * time.Second
 	mostLeft         = 1024 // consumers that are to be removed later; the server drops them by itself too
@@ -25,13 +26,15 @@ const (
 	defaultMaxBatch  = 1024
 	pullMessages     = 1024 // of a reader of headers
 	defaultPullBytes = 16 << 20
-	// pullSilence is how long a server that answers may answer no request for records before the consumer is taken for lost.
+	// pullSilence is how long a server that answers may answer no request for records before the
+	// consumer is taken for lost.
 	pullSilence       = 12 * time.Second
 	consumerOpTimeout = 2 * time.Second
 )
 
-// Handler takes a batch of a collection's log. Batches come in order, one at a time, never empty of both records and
-// flags. The records and their payloads may be kept but not changed. An error ends the read and is returned by it.
+// Handler takes a batch of a collection's log. Batches come in order, one at a time, never empty of
+// both records and flags. The records and their payloads may be kept but not changed. An error ends
+// the read and is returned by it.
 type Handler func(ctx context.Context, b delta.Batch) error
 
 // errConsumerLost: the server has no such consumer any more, or gives it up.
@@ -40,35 +43,40 @@ var errConsumerLost = errors.New("stream: consumer lost")
 // errNarrow: the next record is larger than what is requested at a time.
 var errNarrow = errors.New("stream: record is larger than a request")
 
-// ReadConfig says where and how to read. The zero value replays the log from its start and follows it.
+// ReadConfig says where and how to read. The zero value replays the log from its start and follows
+// it.
 type ReadConfig struct {
 	// From is the position to resume behind; zero replays from the start.
 	From delta.Position
-	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed. The zero time
-	// means "just now".
+	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed.
+	// The zero time means "just now".
 	FromTime time.Time
-	// Created is the [delta.Batch]'s Created of the log that From is a position of; a log made at another time is not resumed. The zero
-	// time is any log.
+	// Created is the [delta.Batch]'s Created of the log that From is a position of; a log made at
+	// another time is not resumed. The zero time is any log.
 	Created time.Time
-	// CatchUp reports the end of the log, as it was when From was accepted, by a batch with Replayed set, as for a replay. The reader must
-	// claim nothing before it: holes in between are not reported one by one.
+	// CatchUp reports the end of the log, as it was when From was accepted, by a batch with Replayed
+	// set, as for a replay. The reader must claim nothing before it: holes in between are not reported
+	// one by one.
 	CatchUp bool
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
-	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
+	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of
+	// the largest size.
 	PullBytes int
 }
 
-// Read follows the log of col until ctx ends (then it returns nil) or the handler fails (then it returns that error). It waits for a log
-// that does not exist yet and reconnects with back-off for ever. When the place it reads from is lost (a new epoch, a newer term that
-// began at or below its position, a log made anew, an absence longer than half the tombstone TTL) it starts again from the
-// beginning with a batch that has Reset set; the first batch of a read without From has Reset too. The end of every
-// replay is reported by a batch with Replayed set.
+// Read follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
+// returns that error). It waits for a log that does not exist yet and reconnects with back-off for
+// ever. When the place it reads from is lost (a new epoch, a newer term that began at or below its
+// position, a log made anew, an absence longer than half the tombstone TTL) it starts again from
+// the beginning with a batch that has Reset set; the first batch of a read without From has Reset
+// too. The end of every replay is reported by a batch with Replayed set.
 //
-// A record that needs a later build is never passed over: the read stands still before it, says so by batches with Newer set, and tries
-// again with back-off. While the log's leader announces such records, what the handler holds is not begun again.
+// A record that needs a later build is never passed over: the read stands still before it, says so
+// by batches with Newer set, and tries again with back-off. While the log's leader announces such
+// records, what the handler holds is not begun again.
 func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h Handler) error {
 	if err := col.Validate(); err != nil {
 		return err
@@ -130,7 +138,8 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	}
 }
 
-// patience is the wait between attempts. The first refusal of a position is no failure: reading begins again without back-off.
+// patience is the wait between attempts. The first refusal of a position is no failure: reading
+// begins again without back-off.
 type patience struct {
 	failures int
 	refused  bool
@@ -145,7 +154,8 @@ func (p *patience) next(refused bool) time.Duration {
 	return min(minBackoff<<min(p.failures-1, 10), maxBackoff)
 }
 
-// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch.
+// replaySpread is in which time readers begin again that lost their positions at once, as all of a
+// log's do with a new epoch.
 const replaySpread = 500 * time.Millisecond
 
 // jitter is a wait of at least backoff; without one it only keeps readers apart.
@@ -156,7 +166,8 @@ func jitter(backoff time.Duration) time.Duration {
 	return backoff + rand.N(backoff)
 }
 
-// Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or [ErrNoLog].
+// Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or
+// [ErrNoLog].
 func (c *Conn) Check(ctx context.Context, col delta.Collection, from delta.Position) error {
 	tail, err := c.Tail(ctx, col)
 	if err != nil {
@@ -182,7 +193,8 @@ func check(tail Tail, from delta.Position) error {
 
 var errMadeAnew = fmt.Errorf("%w: the log was made anew", ErrBootstrap)
 
-// handlerError carries a handler's error out of a session, so that it is not taken for one of the log's.
+// handlerError carries a handler's error out of a session, so that it is not taken for one of the
+// log's.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }

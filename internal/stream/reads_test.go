@@ -134,7 +134,8 @@ func TestAHandlerThatIsSlowIsSentNoMoreThanItsPulls(t *testing.T) {
 	m.until(t, "the end", func() bool { return m.revision().RV == "100" && len(m.live()) == 100 })
 }
 
-// A record from before the log's limit was lowered is larger than anything that the configuration lets a reader expect.
+// A record from before the log's limit was lowered is larger than anything that the configuration
+// lets a reader expect.
 func TestARecordLargerThanRequestsArrives(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

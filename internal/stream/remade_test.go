@@ -13,8 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne: its expectation is a sequence, which another log of the same name may have too, and rest
-// there. Its old version would become the only record of its key.
+// TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne: its expectation is a sequence, which
+// another log of the same name may have too, and rest there. Its old version would become the only
+// record of its key.
 func TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing.T) {
 	t.Parallel()
 	remove := func(t *testing.T, js jetstream.JetStream) jetstream.StreamConfig {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// lapsesFor, times the TTL, is how long a lease that is over by our own clock is still waited for while the server is at hand and owes an
-// answer. Nothing is written meanwhile, and nothing torn down: where a machine starves, every takeover would make it starve more.
+// lapsesFor, times the TTL, is how long a lease that is over by our own clock is still waited for
+// while the server is at hand and owes an answer. Nothing is written meanwhile, and nothing torn
+// down: where a machine starves, every takeover would make it starve more.
 const lapsesFor = 3
 
 // keeper is the bucket of leases as a lease needs it.
@@ -19,7 +20,8 @@ type keeper interface {
 	Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error)
 }
 
-// renewal is an attempt to renew: the claim with that beat over a revision. Its answer may come late, or never.
+// renewal is an attempt to renew: the claim with that beat over a revision. Its answer may come
+// late, or never.
 type renewal struct {
 	beat, over uint64
 	rev        uint64
@@ -33,9 +35,9 @@ type sight struct {
 	err   error
 }
 
-// tenure renews one lease. Any number of renewals may be unanswered: only what is known to be in the bucket counts, and it counts from when it was
-// sent, since those who wait count from when they saw it. How late an answer is does not matter to who holds the lease, only to whether
-// we know it.
+// tenure renews one lease. Any number of renewals may be unanswered: only what is known to be in
+// the bucket counts, and it counts from when it was sent, since those who wait count from when they
+// saw it. How late an answer is does not matter to who holds the lease, only to whether we know it.
 //
 //	valid --TTL since the last one in the bucket was sent--> lapsed --one is found in the bucket, sent less than the TTL ago--> valid
 //	  |                                                        |--no answer is due, no connection, or too long--> lost
@@ -112,7 +114,8 @@ func (t *tenure) run(ctx context.Context) {
 	}
 }
 
-// due is when to send the next renewal: a quarter of the TTL after the last, and rarer while answers are due, as they come from a server that is slow.
+// due is when to send the next renewal: a quarter of the TTL after the last, and rarer while
+// answers are due, as they come from a server that is slow.
 func (t *tenure) due() time.Time { return t.last.Add(t.l.cfg.TTL / 4 << min(len(t.pending), 4)) }
 
 // next is when to look again.
@@ -171,7 +174,8 @@ func (t *tenure) send(ctx context.Context, now time.Time) {
 	})
 }
 
-// answered takes the answer to a renewal. Those to earlier ones are waited for no more: they would have come before.
+// answered takes the answer to a renewal. Those to earlier ones are waited for no more: they would
+// have come before.
 func (t *tenure) answered(ctx context.Context, r renewal) {
 	t.pending = askedAfter(t.pending, r.beat)
 	t.refused = r.err != nil && !errors.Is(r.err, ErrConflict)
@@ -211,8 +215,8 @@ func (t *tenure) look(ctx context.Context) {
 	})
 }
 
-// saw takes what the bucket holds; an error is that somebody else has the lease. An entry that is older than what is known comes from a replica
-// that is behind, and says nothing.
+// saw takes what the bucket holds; an error is that somebody else has the lease. An entry that is
+// older than what is known comes from a replica that is behind, and says nothing.
 func (t *tenure) saw(ctx context.Context, s sight) error {
 	t.looks = askedAfter(t.looks, s.look)
 	t.refused = s.err != nil && !errors.Is(s.err, ErrNoKey)
@@ -253,7 +257,8 @@ func (t *tenure) prove(beat, rev uint64) {
 	}
 }
 
-// refresh sends what was reported meanwhile, or what is due by what is known to be in the bucket, unless an answer is.
+// refresh sends what was reported meanwhile, or what is due by what is known to be in the bucket,
+// unless an answer is.
 func (t *tenure) refresh(ctx context.Context) {
 	now, proven := time.Now(), t.until.Add(-t.l.cfg.TTL)
 	if len(t.pending) == 0 && len(t.looks) == 0 && (t.news > 0 || now.Sub(proven) >= t.l.cfg.TTL/4) {
@@ -271,8 +276,9 @@ func (t *tenure) lose(why error) {
 // easeEvery is how long nothing must happen before patience is halved again.
 const easeEvery = time.Minute
 
-// adjust asks those who wait for more patience when a ping to ourselves takes long: where the machine starves, processes would depose each
-// other in turn for being slow, and each takeover makes it starve more.
+// adjust asks those who wait for more patience when a ping to ourselves takes long: where the
+// machine starves, processes would depose each other in turn for being slow, and each takeover
+// makes it starve more.
 func (t *tenure) adjust(ctx context.Context) {
 	l, mine := t.l, &t.mine
 	if mine.Process == "" {

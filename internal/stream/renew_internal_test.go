@@ -14,11 +14,13 @@ import (
 	"unsafe"
 )
 
-// shelf is a bucket whose answers are as late as a test says, or are lost. What is written is there once the request has arrived.
+// shelf is a bucket whose answers are as late as a test says, or are lost. What is written is there
+// once the request has arrived.
 type shelf struct {
 	mu    sync.Mutex
 	entry Entry
-	// way is how long a request takes to the bucket, and its answer back; lost is that the answer never comes.
+	// way is how long a request takes to the bucket, and its answer back; lost is that the answer
+	// never comes.
 	way     func(op string) (there, back time.Duration, lost bool)
 	packets sync.WaitGroup
 }
@@ -198,7 +200,8 @@ func TestATermGoesOnWhateverBecomesOfTheAnswersToItsRenewals(t *testing.T) {
 	}
 }
 
-// TestValidityCountsFromWhenARenewalWasSent: an answer that comes late shows what was true when the question was asked.
+// TestValidityCountsFromWhenARenewalWasSent: an answer that comes late shows what was true when the
+// question was asked.
 func TestValidityCountsFromWhenARenewalWasSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +260,8 @@ func TestALeaseInDoubtHoldsWhatIsToBeWritten(t *testing.T) {
 	})
 }
 
-// suspended returns t as a machine sees it that was suspended for d since t was noted: its monotonic clock stood still, and the wall clock went on.
+// suspended returns t as a machine sees it that was suspended for d since t was noted: its
+// monotonic clock stood still, and the wall clock went on.
 func suspended(tb testing.TB, t time.Time, d time.Duration) time.Time {
 	tb.Helper()
 	was := t
@@ -395,8 +399,8 @@ func TestSlownessIsForgottenWithTheLastLeaseAndEasedByShortTerms(t *testing.T) {
 	}
 }
 
-// TestTwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
-// by is time.
+// TestTwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which
+// nobody answers pings: all that there is to go by is time.
 func TestTwoProcessesNeverLeadAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(16) {

@@ -14,7 +14,8 @@ import (
 )
 
 func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error {
-	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
+	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind
+	// what the client had fetched.
 	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return tooLong(away)
 	}
@@ -93,9 +94,10 @@ func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error
 	return newer
 }
 
-// settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before
-// the end of the log as read after the hole was found, and, where the log is replicated, not beyond what [holeEnd] waits for. open says
-// that it waited before this batch.
+// settle decides about the end of a replay and about the freeze after a hole: what was missing was
+// replaced by a record that lies before the end of the log as read after the hole was found, and,
+// where the log is replicated, not beyond what [holeEnd] waits for. open says that it waited before
+// this batch.
 func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position, open bool) error {
 	if r.replaying && pos.Sequence < r.target || !r.replaying && !r.hole && !open {
 		return nil
@@ -124,7 +126,8 @@ func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position,
 	return nil
 }
 
-// finish ends a replay. One that took longer than a tombstone lives may have read a key whose deletion it could not see.
+// finish ends a replay. One that took longer than a tombstone lives may have read a key whose
+// deletion it could not see.
 func (r *reader) finish() error {
 	if took := since(r.began); !r.resumed && took > r.c.cfg.TombstoneTTL {
 		return fmt.Errorf("%w: the replay took %v, longer than a tombstone lives", ErrBootstrap, took.Round(time.Second))
@@ -133,8 +136,8 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// newTerm notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
-// epoch, makes the reader look at who leads.
+// newTerm notices a change of leader in the log itself. A record of a newer term whose term record
+// was not seen in its place, or of a newer epoch, makes the reader look at who leads.
 func (r *reader) newTerm(ctx context.Context, rec *delta.Record, pos delta.Position) error {
 	switch {
 	case rec.Epoch > r.epoch && r.epoch != 0:

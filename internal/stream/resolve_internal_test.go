@@ -19,8 +19,8 @@ func change(name string, rv int, term uint64) delta.Record {
 	}
 }
 
-// What became of an append whose acknowledgement is lost is read from the tail: it is mine, and not written twice, or the writer ends. It goes on
-// behind nobody else's records.
+// What became of an append whose acknowledgement is lost is read from the tail: it is mine, and not
+// written twice, or the writer ends. It goes on behind nobody else's records.
 func TestALostAcknowledgementIsResolvedByTheTailNeverByAdoptingSomebodyElses(t *testing.T) {
 	t.Parallel()
 	const term = 2

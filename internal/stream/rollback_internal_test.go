@@ -7,8 +7,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// The log may also lose its end while a reader's connection is away for a moment only, so that the reader finds an end beyond its position again, made
-// of the next leader's fence. The term record behind that says that the term began below what was read.
+// The log may also lose its end while a reader's connection is away for a moment only, so that the
+// reader finds an end beyond its position again, made of the next leader's fence. The term record
+// behind that says that the term began below what was read.
 func TestATermThatBeganBelowWhatWasReadIsFoundOutWhileReading(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

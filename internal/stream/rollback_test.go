@@ -11,8 +11,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAReaderBeyondALogThatLostItsEndBeginsAgain: a machine that loses its power loses what no disk has yet, of the log and of the lease alike. A
-// reader that had read more must not take the next leader's records for those it has: what it read and the log lost is never taken back.
+// TestAReaderBeyondALogThatLostItsEndBeginsAgain: a machine that loses its power loses what no disk
+// has yet, of the log and of the lease alike. A reader that had read more must not take the next
+// leader's records for those it has: what it read and the log lost is never taken back.
 func TestAReaderBeyondALogThatLostItsEndBeginsAgain(t *testing.T) {
 	t.Parallel()
 	dir, kept := t.TempDir(), t.TempDir()
@@ -49,8 +50,8 @@ func TestAReaderBeyondALogThatLostItsEndBeginsAgain(t *testing.T) {
 	}
 }
 
-// A writer that finds the log's end below what was acknowledged to it does not go on there: what the log has lost its readers may have read, and
-// nothing that it appends could take it back.
+// A writer that finds the log's end below what was acknowledged to it does not go on there: what
+// the log has lost its readers may have read, and nothing that it appends could take it back.
 func TestAWriterWhoseAcknowledgedEndIsLostEnds(t *testing.T) {
 	t.Parallel()
 	dir, kept := t.TempDir(), t.TempDir()

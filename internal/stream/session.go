@@ -14,7 +14,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// errIncomplete: the log does not begin with its origin; its leader finds that out and begins it anew.
+// errIncomplete: the log does not begin with its origin; its leader finds that out and begins it
+// anew.
 var errIncomplete = fmt.Errorf("%w that begins at its origin", ErrNoLog)
 
 var errReconnected = errors.New("stream: connected anew")
@@ -84,7 +85,8 @@ func (r *reader) session(ctx context.Context) error {
 	return r.follow(ctx, calls, cons, in)
 }
 
-// caughtUp ends a replay that has nothing to bring: the position is the log's end, as it was when it was accepted.
+// caughtUp ends a replay that has nothing to bring: the position is the log's end, as it was when
+// it was accepted.
 func (r *reader) caughtUp(ctx context.Context) error {
 	if r.pos.Sequence != r.target {
 		return nil
@@ -124,12 +126,14 @@ func tooLong(away time.Duration) error {
 	return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
 }
 
-// since is how long ago a time was, by whichever clock says more: the monotonic one stands still while the machine is suspended.
+// since is how long ago a time was, by whichever clock says more: the monotonic one stands still
+// while the machine is suspended.
 func since(t time.Time) time.Duration {
 	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
 }
 
-// complete refuses to replay a log from which records were taken: what is left would pass for all there is.
+// complete refuses to replay a log from which records were taken: what is left would pass for all
+// there is.
 func (r *reader) complete(ctx context.Context, tail Tail) error {
 	if tail.Last == 0 {
 		return nil
@@ -165,8 +169,9 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 	return cons, nil
 }
 
-// clean deletes the consumers that are not read any more, also when the reader is being stopped; the server would only do so after a
-// while. What cannot be deleted now is when the next consumer is made.
+// clean deletes the consumers that are not read any more, also when the reader is being stopped;
+// the server would only do so after a while. What cannot be deleted now is when the next consumer
+// is made.
 func (r *reader) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consumerOpTimeout)
 	defer cancel()
@@ -180,7 +185,8 @@ func (r *reader) clean(ctx context.Context) {
 	r.left = r.left[max(len(r.left)-mostLeft, 0):]
 }
 
-// follow reads until something is wrong; calls is the context of what is asked of the connection, and ends with it.
+// follow reads until something is wrong; calls is the context of what is asked of the connection,
+// and ends with it.
 func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in *deliveries) error {
 	quiet := time.NewTimer(0) // at once: an empty log is replayed without a message
 	defer quiet.Stop()
@@ -225,9 +231,10 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in 
 	}
 }
 
-// unheard runs when the server answered no request for a while. Silence alone proves nothing: this process or the
-// server may be waiting for a processor. So the server is asked: its answer comes behind all that it had sent before.
-// The library has requested records again; if that brings nothing either, though the server answers, the consumer is lost.
+// unheard runs when the server answered no request for a while. Silence alone proves nothing: this
+// process or the server may be waiting for a processor. So the server is asked: its answer comes
+// behind all that it had sent before. The library has requested records again; if that brings
+// nothing either, though the server answers, the consumer is lost.
 func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, in *deliveries, silent time.Duration) error {
 	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "the server answers no request for records", slog.String("collection", r.col.String()))
 	soon, cancel := context.WithTimeout(ctx, 2*pullExpiry)
@@ -256,7 +263,8 @@ func (r *reader) patience() time.Duration {
 	return min(silence, r.c.cfg.TombstoneTTL/4)
 }
 
-// idle runs when nothing has come for a while: the end of a replay may lie behind records that expired, and the log may be gone.
+// idle runs when nothing has come for a while: the end of a replay may lie behind records that
+// expired, and the log may be gone.
 func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error {
 	tail, err := r.c.Tail(calls, r.col)
 	if err != nil {

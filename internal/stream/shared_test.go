@@ -103,7 +103,8 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// createAnew makes a stream that was deleted a moment ago: the server may still be taking away the files of the old one, and refuse.
+// createAnew makes a stream that was deleted a moment ago: the server may still be taking away the
+// files of the old one, and refuse.
 func createAnew(t testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()
 	eventually(t, "the stream made anew", func() bool {

@@ -10,9 +10,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// stallDialer dials connections that end when the server takes nothing for timeout. The client's own limit is for a whole write, of which the
-// largest has many megabytes: it would have to be a minute, and for as long everything that uses the connection waits for its lock, with
-// no regard to contexts. A leader would notice neither that it lost its lease nor that it was stopped.
+// stallDialer dials connections that end when the server takes nothing for timeout. The client's
+// own limit is for a whole write, of which the largest has many megabytes: it would have to be a
+// minute, and for as long everything that uses the connection waits for its lock, with no regard to
+// contexts. A leader would notice neither that it lost its lease nor that it was stopped.
 type stallDialer struct {
 	timeout time.Duration
 	last    atomic.Pointer[stallConn]
@@ -29,8 +30,8 @@ func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// taken is how many bytes the other side took of the last connection, and how many wait for it in the kernel, as far as that tells; 0 of each when
-// the connection was not dialed here.
+// taken is how many bytes the other side took of the last connection, and how many wait for it in
+// the kernel, as far as that tells; 0 of each when the connection was not dialed here.
 func (d *stallDialer) taken() (bytes, wait int64) {
 	c := d.last.Load()
 	if c == nil {
@@ -63,7 +64,8 @@ func (s stallServer) InProcessConn() (net.Conn, error) {
 	return &stallConn{Conn: conn, timeout: s.timeout, unacked: unacked}, nil
 }
 
-// stallConn gives each piece of a write deadlines of its own: a slow server is waited for, one that takes nothing is not.
+// stallConn gives each piece of a write deadlines of its own: a slow server is waited for, one that
+// takes nothing is not.
 type stallConn struct {
 	net.Conn
 	timeout time.Duration
@@ -75,8 +77,9 @@ type stallConn struct {
 // stallPiece is small enough for a slow link to take it in time.
 const stallPiece = 16 << 10
 
-// Write writes p in pieces. After a timeout the connection is closed, so that what waits to read from it ends too. It looks twice in each timeout:
-// the kernel lets a writer go on only once there is room for a large part of its buffer, over a slow link long after the server took something.
+// Write writes p in pieces. After a timeout the connection is closed, so that what waits to read
+// from it ends too. It looks twice in each timeout: the kernel lets a writer go on only once there
+// is room for a large part of its buffer, over a slow link long after the server took something.
 func (c *stallConn) Write(p []byte) (int, error) {
 	written, idle, waits := 0, 0, 0
 	for written < len(p) {

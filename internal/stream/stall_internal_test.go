@@ -44,8 +44,9 @@ func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(
 	})
 }
 
-// The kernel tells a writer that there is room only when about a third of its buffer is free: over a slow link that lasts many times as long as the
-// timeout, though the server takes everything it gets.
+// The kernel tells a writer that there is room only when about a third of its buffer is free: over
+// a slow link that lasts many times as long as the timeout, though the server takes everything it
+// gets.
 func TestAServerBehindASlowLinkKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

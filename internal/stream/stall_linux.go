@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unacked is how many bytes of a connection wait in the kernel for the other side's; 0 when that is not known.
+// unacked is how many bytes of a connection wait in the kernel for the other side's; 0 when that is
+// not known.
 func unacked(conn net.Conn) int {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

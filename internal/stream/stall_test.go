@@ -11,7 +11,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// A server that takes nothing holds what uses its connection until the client gives it up, which by itself is after a minute.
+// A server that takes nothing holds what uses its connection until the client gives it up, which by
+// itself is after a minute.
 func TestAServerThatTakesNothingHoldsNobodyUpBeyondTheWriteTimeout(t *testing.T) {
 	t.Parallel()
 	clogged, release := clog(t, embeddedtest.NATS(t).URL(), 1<<20)

@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The server in the test's process leaves these behind when a stream is removed, and one clock for good.
+		// The server in the test's process leaves these behind when a stream is removed, and one clock
+		// for good.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
 	)
@@ -79,7 +80,8 @@ func put(t testing.TB, w *stream.Writer, records ...delta.Record) {
 	}
 }
 
-// mirror is a reader that keeps what a well-behaved consumer would: a map of keys, swept after a replay.
+// mirror is a reader that keeps what a well-behaved consumer would: a map of keys, swept after a
+// replay.
 type mirror struct {
 	mu       sync.Mutex
 	follower delta.Follower
@@ -269,7 +271,8 @@ func TestAppendsPipelinedBeforeATakeoverCannotMeetTheirExpectationAgain(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A paused leader's whole pipeline, as it would leave its socket after the takeover: each expects the one before it.
+	// A paused leader's whole pipeline, as it would leave its socket after the takeover: each expects
+	// the one before it.
 	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
@@ -373,7 +376,8 @@ func TestALaggingReaderClaimsNoRevisionAcrossAHole(t *testing.T) {
 	stop := m.read(t, c, stream.ReadConfig{})
 	m.until(t, "sync", func() bool { return m.revision().RV == "1" })
 	stop()
-	// While nobody reads, b@10 is replaced by b@3000 far behind the c's, whose watermarks would vouch for it.
+	// While nobody reads, b@10 is replaced by b@3000 far behind the c's, whose watermarks would vouch
+	// for it.
 	put(t, w, pod("b", 10))
 	var filler []delta.Record
 	for i := range 100 {

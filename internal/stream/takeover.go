@@ -67,9 +67,10 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 	}
 }
 
-// fence pushes the log's end beyond every expected-last-sequence that an earlier writer may have under way. Without it an append that was
-// pipelined behind the one that lost its place can meet its expectation again: with n expected n-1, our record at n-1 lets
-// it in. A run of MaxInFlight+1 records of ours with nothing between cannot be met by any of them.
+// fence pushes the log's end beyond every expected-last-sequence that an earlier writer may have
+// under way. Without it an append that was pipelined behind the one that lost its place can meet
+// its expectation again: with n expected n-1, our record at n-1 lets it in. A run of MaxInFlight+1
+// records of ours with nothing between cannot be met by any of them.
 func (w *Writer) fence(ctx context.Context) error {
 	r := delta.Record{Kind: delta.KindFence, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
 	for range MaxInFlight + 1 {
@@ -80,7 +81,8 @@ func (w *Writer) fence(ctx context.Context) error {
 	return w.flush(ctx, false)
 }
 
-// writeTerm says where the term begins: a reader of an earlier one that is beyond it has read what the log has lost since.
+// writeTerm says where the term begins: a reader of an earlier one that is beyond it has read what
+// the log has lost since.
 func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
 	r := delta.Record{
 		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: start,
@@ -92,7 +94,8 @@ func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
 	return w.flush(ctx, true)
 }
 
-// NewEpoch begins a new epoch in the same term: the source's history was restarted. A complete list must follow.
+// NewEpoch begins a new epoch in the same term: the source's history was restarted. A complete list
+// must follow.
 func (w *Writer) NewEpoch(ctx context.Context) error {
 	if err := w.Flush(ctx); err != nil {
 		return err
@@ -103,7 +106,8 @@ func (w *Writer) NewEpoch(ctx context.Context) error {
 	return w.writeTerm(ctx, w.next())
 }
 
-// resolve finds out by the tail what became of the appends in flight, and sends again what is missing.
+// resolve finds out by the tail what became of the appends in flight, and sends again what is
+// missing.
 func (w *Writer) resolve(ctx context.Context) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := w.tryResolve(ctx)
@@ -127,7 +131,8 @@ func (w *Writer) resolve(ctx context.Context) error {
 	}
 }
 
-// mostRefusals is how often in a row the server may refuse an append before the writer gives up, after some three seconds.
+// mostRefusals is how often in a row the server may refuse an append before the writer gives up,
+// after some three seconds.
 const mostRefusals = 6
 
 // yield waits before an append that the server refused is sent again, or ends the writer.

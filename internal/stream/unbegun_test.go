@@ -10,8 +10,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAConsumerWaitsForTheFirstLeaderOfALog: a log is made a moment before its first epoch begins. A consumer that reported a gap between the two
-// would report another one at once, and every key would be enqueued twice.
+// TestAConsumerWaitsForTheFirstLeaderOfALog: a log is made a moment before its first epoch begins.
+// A consumer that reported a gap between the two would report another one at once, and every key
+// would be enqueued twice.
 func TestAConsumerWaitsForTheFirstLeaderOfALog(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

@@ -9,31 +9,36 @@ import (
 )
 
 const (
-	// leastWindow is what may always be in flight: probes of a busy machine are late although nothing queues, and a log must not stand still
-	// for that. At 4 MB/s it takes 64 ms.
+	// leastWindow is what may always be in flight: probes of a busy machine are late although nothing
+	// queues, and a log must not stand still for that. At 4 MB/s it takes 64 ms.
 	leastWindow = 256 << 10
 	// mostWindow keeps the server's ingest queue (128 MB per stream) far away.
 	mostWindow = 16 << 20
-	// queueing is how long a probe may wait behind appends, beyond what it takes on the idle connection.
+	// queueing is how long a probe may wait behind appends, beyond what it takes on the idle
+	// connection.
 	queueing = 30 * time.Millisecond
-	// A window is judged by the quickest of so many probes, or of those of roundTime: what queues delays all of them, a busy machine some.
+	// A window is judged by the quickest of so many probes, or of those of roundTime: what queues
+	// delays all of them, a busy machine some.
 	roundProbes = 4
 	roundTime   = 100 * time.Millisecond
 	// probeEvery is how far apart probes are at least.
 	probeEvery = 5 * time.Millisecond
-	// unanswered is how many write timeouts a probe may take before the server counts as stopped. The window is too small to fill the
-	// kernel's buffers, by which a write would find that out.
+	// unanswered is how many write timeouts a probe may take before the server counts as stopped. The
+	// window is too small to fill the kernel's buffers, by which a write would find that out.
 	unanswered = 4
 	// staleWindow is after how long without a round a window is learnt anew.
 	staleWindow = time.Second
 )
 
-// window bounds the bytes of all appends in flight on one connection. The connection is a queue: what one collection has put into it,
-// every other one waits for, and so do requests. The window is as large as the connection needs to be busy: it grows while
-// probes come back about as fast as without load, and shrinks when they queue. A log that is merely slow at the server delays no probe.
+// window bounds the bytes of all appends in flight on one connection. The connection is a queue:
+// what one collection has put into it, every other one waits for, and so do requests. The window is
+// as large as the connection needs to be busy: it grows while probes come back about as fast as
+// without load, and shrinks when they queue. A log that is merely slow at the server delays no
+// probe.
 //
-// Collections share it: one may fill what nobody else uses, and each that has something in flight may have its equal share of the whole, so that
-// none waits for what others have in flight. One record of each is always let in, whatever its size.
+// Collections share it: one may fill what nobody else uses, and each that has something in flight
+// may have its equal share of the whole, so that none waits for what others have in flight. One
+// record of each is always let in, whatever its size.
 type window struct {
 	mu      sync.Mutex
 	limit   int
@@ -57,15 +62,16 @@ type window struct {
 
 func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]int{}} }
 
-// share is one writer's part of a window. Wake is called when others have made room for it, and must not block; what its own acknowledgements make,
-// the writer knows.
+// share is one writer's part of a window. Wake is called when others have made room for it, and
+// must not block; what its own acknowledgements make, the writer knows.
 type share struct {
 	w     *window
 	bytes int // guarded by w.mu
 	wake  func()
 }
 
-// room reports whether size bytes more may be sent. When it says no, wake is called when that may have changed.
+// room reports whether size bytes more may be sent. When it says no, wake is called when that may
+// have changed.
 func (s *share) room(size int) bool {
 	w := s.w
 	w.mu.Lock()
@@ -79,7 +85,8 @@ func (s *share) room(size int) bool {
 	return false
 }
 
-// entitled reports whether size bytes more are within the share's equal part, or the first. The caller holds mu.
+// entitled reports whether size bytes more are within the share's equal part, or the first. The
+// caller holds mu.
 func (s *share) entitled(size int) bool {
 	return s.bytes == 0 || s.bytes+size <= s.w.limit/max(s.w.active, 1)
 }
@@ -136,8 +143,9 @@ func (w *window) free(s *share, size int) {
 	w.wake()
 }
 
-// wake tells as many of those that wait as there is room for: hundreds would be told of each record that was acknowledged. Who makes no use of it
-// keeps nobody waiting for ever, as all have something in flight and are told by its acknowledgement. The caller holds mu.
+// wake tells as many of those that wait as there is room for: hundreds would be told of each record
+// that was acknowledged. Who makes no use of it keeps nobody waiting for ever, as all have
+// something in flight and are told by its acknowledgement. The caller holds mu.
 func (w *window) wake() {
 	used := w.used
 	for s, size := range w.waiting {
@@ -182,8 +190,9 @@ func (w *window) probed(took time.Duration, now time.Time) {
 	w.round(now)
 }
 
-// rest takes in how long a probe at rest was on its way. A round of them says what the idle connection takes now: its path may have become longer,
-// and what is never undercut would pass for a queue. The caller holds mu.
+// rest takes in how long a probe at rest was on its way. A round of them says what the idle
+// connection takes now: its path may have become longer, and what is never undercut would pass for
+// a queue. The caller holds mu.
 func (w *window) rest(took time.Duration) {
 	w.resting = false
 	if w.used > 0 || w.acked != w.restedAt {
@@ -229,8 +238,9 @@ func (w *window) acks() uint64 {
 	return w.acked
 }
 
-// probe measures how long the connection's queue is, while appends fill it and once when they have ended, by pings: the server answers them in their turn among what the
-// connection carries, without looking at any log. A server that took everything and answers nothing, or takes nothing, is left.
+// probe measures how long the connection's queue is, while appends fill it and once when they have
+// ended, by pings: the server answers them in their turn among what the connection carries, without
+// looking at any log. A server that took everything and answers nothing, or takes nothing, is left.
 func (c *Conn) probe(ctx context.Context) {
 	for late := false; late || c.window.again(); {
 		began, acked := time.Now(), c.window.acks()

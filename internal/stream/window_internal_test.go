@@ -7,7 +7,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
-// link is a connection as a window sees it: so many bytes a second, after a delay, behind what is in flight.
+// link is a connection as a window sees it: so many bytes a second, after a delay, behind what is
+// in flight.
 type link struct {
 	perSecond int
 	delay     time.Duration
@@ -15,7 +16,8 @@ type link struct {
 
 const near = 100 * time.Microsecond
 
-// settle fills the window from begin on and probes so often; demand is what its writers would have in flight.
+// settle fills the window from begin on and probes so often; demand is what its writers would have
+// in flight.
 func (l link) settle(w *window, s *share, demand, probes int, now time.Time) time.Time {
 	for range probes {
 		for s.bytes+1000 <= demand && s.room(1000) {
@@ -61,8 +63,9 @@ func TestAWindowIsWhatTheConnectionCarriesInAMoment(t *testing.T) {
 	}
 }
 
-// A quiet collection behind a flood over 4 MB/s waits at most 0.25 s, and 80 % of 20 MB/s are used over a path of 100 ms: no fixed
-// window does both. What is in flight on such a path is no queue, as far as it fits into the path.
+// A quiet collection behind a flood over 4 MB/s waits at most 0.25 s, and 80 % of 20 MB/s are used
+// over a path of 100 ms: no fixed window does both. What is in flight on such a path is no queue,
+// as far as it fits into the path.
 func TestAWindowHoldsBothFloors(t *testing.T) {
 	t.Parallel()
 	settled := func(perSecond int, delay time.Duration) *window {

@@ -14,7 +14,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// narrow forwards connections to a NATS server; all of them together carry so many bytes a second towards it, as soon as that is not 0.
+// narrow forwards connections to a NATS server; all of them together carry so many bytes a second
+// towards it, as soon as that is not 0.
 type narrow struct {
 	url    string
 	rate   atomic.Int64
@@ -50,8 +51,9 @@ func object(key string, rv int, bytes int) []delta.Record {
 	}}
 }
 
-// A connection is a queue: what one collection has put into it, another one's record waits for. Told by bytes, not by time: how much of the flood
-// passes between a record's append and its acknowledgement.
+// A connection is a queue: what one collection has put into it, another one's record waits for.
+// Told by bytes, not by time: how much of the flood passes between a record's append and its
+// acknowledgement.
 func TestARecordOvertakesWhatAFloodOfAnotherCollectionHasToSay(t *testing.T) {
 	t.Parallel()
 	link := newNarrow(t, embeddedtest.NATS(t).URL())
@@ -74,7 +76,8 @@ func TestARecordOvertakesWhatAFloodOfAnotherCollectionHasToSay(t *testing.T) {
 	eventually(t, "the flood", func() bool { return link.passed.Load() > 10<<20 })
 	link.rate.Store(8 << 20)
 	at := link.passed.Load()
-	// What is in flight was right for the link as it was: it passes once until it is measured, and once until the window has shrunk.
+	// What is in flight was right for the link as it was: it passes once until it is measured, and
+	// once until the window has shrunk.
 	eventually(t, "the flood on the slow link", func() bool { return link.passed.Load()-at > 16<<20 })
 	least := int64(1 << 40) // of some: while the machine is busy elsewhere the flood passes too
 	for i := range 5 {

@@ -18,7 +18,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// Several readers of one connection read everything, however the server is spoken to; also records larger than what is read at a time.
+// Several readers of one connection read everything, however the server is spoken to; also records
+// larger than what is read at a time.
 func TestReadersReadEverythingOverAnyTransport(t *testing.T) {
 	t.Parallel()
 	const objects, readers = 120, 3

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the protocol: a new leader fences the
-	// log by writing one record more than that, so every writer must keep to it.
+	// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the
+	// protocol: a new leader fences the log by writing one record more than that, so every writer must
+	// keep to it.
 	MaxInFlight = 256
 	// ackWait is how long a writer waits without any progress before it reads the tail.
 	ackWait = 3 * time.Second
@@ -30,18 +31,21 @@ type WriterConfig struct {
 	Term uint64
 	// Holder names the leading process.
 	Holder string
-	// Acked is the highest sequence any leader is known to have had acknowledged; a log that ends below it has lost records.
+	// Acked is the highest sequence any leader is known to have had acknowledged; a log that ends
+	// below it has lost records.
 	Acked uint64
-	// Epoch is the highest epoch known to have been written; a new one is higher even if the log and the clock were lost.
+	// Epoch is the highest epoch known to have been written; a new one is higher even if the log and
+	// the clock were lost.
 	Epoch uint64
 	// NewEpoch begins a new epoch in any case.
 	NewEpoch bool
-	// InvalidEpoch is an epoch that must not be written on: a log that holds it, or an older one, begins a new epoch. One that somebody began
-	// meanwhile is gone on with.
+	// InvalidEpoch is an epoch that must not be written on: a log that holds it, or an older one,
+	// begins a new epoch. One that somebody began meanwhile is gone on with.
 	InvalidEpoch uint64
 }
 
-// Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch and Term.
+// Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch
+// and Term.
 //
 //	open --append--> open --ack missing or refused--> resolving --tail is mine--> open
 //	                                                     |--higher term--> deposed (for good)
@@ -78,9 +82,10 @@ type inflight struct {
 	size int
 }
 
-// Writer takes the log over for a term: it makes the log when there is none, fences it against every append an earlier leader may
-// still have under way, appends the term record and awaits its acknowledgement. A new epoch begins when the log is new, ends
-// below cfg.Acked, or cfg asks for it; [Writer.Fresh] tells.
+// Writer takes the log over for a term: it makes the log when there is none, fences it against
+// every append an earlier leader may still have under way, appends the term record and awaits its
+// acknowledgement. A new epoch begins when the log is new, ends below cfg.Acked, or cfg asks for
+// it; [Writer.Fresh] tells.
 func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfig) (*Writer, error) {
 	if err := col.Validate(); err != nil {
 		return nil, err
@@ -142,7 +147,8 @@ func (w *Writer) Term() uint64 { return w.term }
 // Created is when the log was made; a log made anew is another log.
 func (w *Writer) Created() time.Time { return w.created }
 
-// Fresh reports whether the writer began a new epoch: nothing known from before may be trusted and a complete list must follow.
+// Fresh reports whether the writer began a new epoch: nothing known from before may be trusted and
+// a complete list must follow.
 func (w *Writer) Fresh() bool { return w.fresh }
 
 // Acked is the sequence of the last acknowledged append.
@@ -152,10 +158,12 @@ func (w *Writer) Acked() uint64 {
 	return w.acked
 }
 
-// Append sends records in order, setting their epoch, term and publication time, and returns when the last is on its way; it waits while
-// MaxInFlight appends are unacknowledged, or the connection has as much in flight as it carries without delay to others. A lost acknowledgement is resolved by reading the tail. Errors: [ErrDeposed], [ErrLogLost],
-// [ErrForeign], and [ErrLogFull] after some tries, end the writer; [ErrTooLarge] names the key and sends neither that record nor those after it; the context's.
-// While NATS is away it waits.
+// Append sends records in order, setting their epoch, term and publication time, and returns when
+// the last is on its way; it waits while MaxInFlight appends are unacknowledged, or the connection
+// has as much in flight as it carries without delay to others. A lost acknowledgement is resolved
+// by reading the tail. Errors: [ErrDeposed], [ErrLogLost], [ErrForeign], and [ErrLogFull] after
+// some tries, end the writer; [ErrTooLarge] names the key and sends neither that record nor those
+// after it; the context's. While NATS is away it waits.
 func (w *Writer) Append(ctx context.Context, records []delta.Record) error {
 	epoch, now := w.Epoch(), time.Now()
 	for i := range records {
@@ -311,7 +319,8 @@ func (w *Writer) onAck(m *nats.Msg) {
 		w.inflight = w.inflight[1:]
 	case good && seq <= w.acked:
 	default:
-		// Acks come in the order of the appends; a refusal, or an ack beyond the next one, means that one before it failed.
+		// Acks come in the order of the appends; a refusal, or an ack beyond the next one, means that one
+		// before it failed.
 		if !w.broken {
 			w.refused = nil
 			if ack.Error != nil && ack.Error.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence &&

@@ -12,7 +12,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// What a record of 5 KB costs from the stage to its acknowledgement, client and server of NATS together unless DELTAPLANE_TEST_NATS names a server.
+// What a record of 5 KB costs from the stage to its acknowledgement, client and server of NATS
+// together unless DELTAPLANE_TEST_NATS names a server.
 func BenchmarkAppend(b *testing.B) {
 	url := os.Getenv("DELTAPLANE_TEST_NATS")
 	if url == "" {

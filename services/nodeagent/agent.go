@@ -152,7 +152,8 @@ func (a *Agent) Ready(ctx context.Context) telemetry.Readiness { return a.admin.
 // podsDir holds a directory per pod UID: its volumes and what its containers are given as files.
 func (a *Agent) podsDir() string { return filepath.Join(a.cfg.RootDir, "pods") }
 
-// settled reports whether a pod needs nothing more of this node, so that its removal can be believed.
+// settled reports whether a pod needs nothing more of this node, so that its removal can be
+// believed.
 func (a *Agent) settled(uid types.UID) bool {
 	state, known := a.pool.State(uid)
 	return known && state == podsync.Finished

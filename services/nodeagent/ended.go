@@ -9,10 +9,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/podstatus"
 )
 
-// withEnded adds to what was seen of a pod the containers that are reported as ended and of which the runtime has
-// nothing any more: what may run once, or once with success, must not run again because its remains were lost. The
-// kubelet starts such a container again. Pods that always restart are as they were seen, and so are init containers,
-// which may run again.
+// withEnded adds to what was seen of a pod the containers that are reported as ended and of which
+// the runtime has nothing any more: what may run once, or once with success, must not run again
+// because its remains were lost. The kubelet starts such a container again. Pods that always
+// restart are as they were seen, and so are init containers, which may run again.
 func withEnded(pod *corev1.Pod, seen *container.PodStatus, told *corev1.PodStatus) *container.PodStatus {
 	if seen == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		return seen

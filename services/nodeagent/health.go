@@ -135,7 +135,8 @@ func (h *health) known(ctx context.Context) (cri.Version, error) {
 	return h.check(ctx)
 }
 
-// runtimeVersion is the runtime's name and version as a node tells them; empty while they are not known.
+// runtimeVersion is the runtime's name and version as a node tells them; empty while they are not
+// known.
 func (h *health) runtimeVersion() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

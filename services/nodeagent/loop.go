@@ -71,8 +71,8 @@ func (a *Agent) paused(ctx context.Context, pause *attempt.Wait) bool {
 	return true
 }
 
-// nextSync is when pods that are due are looked at: with the next tick, or when the first of them falls due before that. A
-// restart is not late by up to a second for want of a tick.
+// nextSync is when pods that are due are looked at: with the next tick, or when the first of them
+// falls due before that. A restart is not late by up to a second for want of a tick.
 func (a *Agent) nextSync(tick time.Time) time.Time {
 	if at, ok := a.pool.NextDue(); ok && at.Before(tick) {
 		return at.Add(time.Millisecond) // due is what lies strictly before now
@@ -112,7 +112,8 @@ func (a *Agent) configured(c change) {
 	}
 }
 
-// podSet takes in a version of a pod. A change that only tells the agent what it wrote itself makes no sync.
+// podSet takes in a version of a pod. A change that only tells the agent what it wrote itself makes
+// no sync.
 func (a *Agent) podSet(pod *corev1.Pod) {
 	a.mu.Lock()
 	old := a.pods[pod.UID]

@@ -123,9 +123,9 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 // firstLook is how long the first report of a node waits for its runtime to be asked and listed.
 const firstLook = 5 * time.Second
 
-// looked returns once the runtime is known to be well or in error, or firstLook is over. An agent that is started
-// again must not say of its node that it is not ready because nobody has looked yet: it would be tainted, and
-// pods that tolerate no such taint evicted.
+// looked returns once the runtime is known to be well or in error, or firstLook is over. An agent
+// that is started again must not say of its node that it is not ready because nobody has looked
+// yet: it would be tainted, and pods that tolerate no such taint evicted.
 func (a *Agent) looked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()

@@ -109,8 +109,8 @@ func (s *source) watch(ctx context.Context) {
 // staleAfter is how long the pods may be out of sight before somebody is notified.
 const staleAfter = 10 * time.Second
 
-// warnWhenStale says when the pods have not been followed for a while, once, and when they are again:
-// the client tries for ever to reach an index, in silence.
+// warnWhenStale says when the pods have not been followed for a while, once, and when they are
+// again: the client tries for ever to reach an index, in silence.
 func (s *source) warnWhenStale(ctx context.Context) {
 	tick := time.NewTicker(staleAfter)
 	defer tick.Stop()
@@ -225,11 +225,12 @@ func (s *source) complete(ctx context.Context, initial map[string]*corev1.Pod, e
 	}
 }
 
-// endedFor is how long a pod that is gone for certain is remembered: longer than any index is behind.
+// endedFor is how long a pod that is gone for certain is remembered: longer than any index is
+// behind.
 const endedFor = 10 * time.Minute
 
-// stale reports whether an event is one that an index sends that is behind, such as another
-// replica after a gap: of a pod that is gone for certain, or older than what is known under its name.
+// stale reports whether an event is one that an index sends that is behind, such as another replica
+// after a gap: of a pod that is gone for certain, or older than what is known under its name.
 func (s *source) stale(key string, pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -182,7 +182,8 @@ func (a *Agent) keep(uid types.UID) bool {
 	return !synced || wanted || !gone
 }
 
-// keepVolumes is the same for the volumes of a pod of which the runtime has nothing, as far as it is known here.
+// keepVolumes is the same for the volumes of a pod of which the runtime has nothing, as far as it
+// is known here.
 func (a *Agent) keepVolumes(uid types.UID) bool {
 	a.mu.Lock()
 	wanted, synced := a.pods[uid] != nil, a.synced

@@ -14,7 +14,8 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// identifyWithin bounds how long AddReflection looks for a resource that nobody mirrors yet. What is not found by then is added all the same.
+// identifyWithin bounds how long AddReflection looks for a resource that nobody mirrors yet. What
+// is not found by then is added all the same.
 const identifyWithin = 2 * time.Second
 
 // AddReflection mirrors one more resource, in every reflector process.
@@ -79,7 +80,8 @@ func (s *Service) clusterOf(field, name string) (string, error) {
 	return name, nil
 }
 
-// fixed answers for what stands in the way of an added reflection in this process. In the same form it is returned.
+// fixed answers for what stands in the way of an added reflection in this process. In the same form
+// it is returned.
 func (s *Service) fixed(spec Resource, replace bool, same func(Resource) bool) (*reflectorv1.ReflectionSpec, error) {
 	for _, w := range s.standing() {
 		if w.origin != reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED || !same(w.spec) {
@@ -104,7 +106,8 @@ func (s *Service) fixed(spec Resource, replace bool, same func(Resource) bool) (
 	return nil, nil
 }
 
-// sameAs tells whether another spec is for the same resource as spec: written the same, or known to be found under both names.
+// sameAs tells whether another spec is for the same resource as spec: written the same, or known to
+// be found under both names.
 func (s *Service) sameAs(ctx context.Context, spec Resource) func(Resource) bool {
 	known := map[string]delta.Collection{}
 	s.mu.Lock()
@@ -227,7 +230,8 @@ func (s *Service) notAdded(cluster, name string, means func(Resource) bool) erro
 	return fmt.Errorf("%w: %.200q in %s; %s", errNotAdded, name, cluster, rpc.ThereAre(s.mirrored(cluster), name))
 }
 
-// logsOf are the collections that a spec was mirrored into. Where the resource was never found, those are the logs of its name.
+// logsOf are the collections that a spec was mirrored into. Where the resource was never found,
+// those are the logs of its name.
 func (s *Service) logsOf(ctx context.Context, spec Resource) ([]delta.Collection, error) {
 	var out []delta.Collection
 	s.mu.Lock()

@@ -18,7 +18,8 @@ import (
 // additions are what callers made of one cluster.
 type additions struct {
 	reflections []addition
-	// removals are the logs to be deleted once nobody leads them: by the collection's whole name, from when on.
+	// removals are the logs to be deleted once nobody leads them: by the collection's whole name, from
+	// when on.
 	removals map[string]time.Time
 }
 
@@ -31,7 +32,8 @@ type addition struct {
 	raw json.RawMessage // as it was read
 }
 
-// additionsVersion is the version of the form in which additions are kept; maxAdditionsBytes bounds a value, of which NATS takes up to 1 MiB.
+// additionsVersion is the version of the form in which additions are kept; maxAdditionsBytes bounds
+// a value, of which NATS takes up to 1 MiB.
 const (
 	additionsVersion  = 1
 	maxAdditionsBytes = 512 << 10
@@ -71,7 +73,8 @@ func (a *additions) encode() ([]byte, error) {
 	return value, err
 }
 
-// decodeAdditions reads a set; no bytes are an empty one. A reflection that cannot be read or is wrong has an err and harms no other.
+// decodeAdditions reads a set; no bytes are an empty one. A reflection that cannot be read or is
+// wrong has an err and harms no other.
 func decodeAdditions(value []byte) (additions, error) {
 	if len(value) == 0 {
 		return additions{}, nil
@@ -108,8 +111,8 @@ func fromProto(p *reflectorv1.ReflectionSpec) Resource {
 	}
 }
 
-// proto writes what fromProto reads. One namespace is written as namespace: processes that know no set read it too, and refuse one of several
-// rather than mirror all.
+// proto writes what fromProto reads. One namespace is written as namespace: processes that know no
+// set read it too, and refuse one of several rather than mirror all.
 func (r Resource) proto() *reflectorv1.ReflectionSpec {
 	r = r.placed()
 	t := &r.Transform
@@ -121,7 +124,8 @@ func (r Resource) proto() *reflectorv1.ReflectionSpec {
 	}
 }
 
-// invalid is the faults of a spec as an error about the field of a request; nil when there are none.
+// invalid is the faults of a spec as an error about the field of a request; nil when there are
+// none.
 func invalid(field string, faults []*rpc.FieldError) error {
 	var errs []error
 	for _, f := range faults {

@@ -31,8 +31,9 @@ const (
 
 func (c call) rv() string { return c.query.Get("resourceVersion") }
 
-// api is a scripted API server that serves pods over real HTTP. Lists are answered by onList, watches by onWatch, which may send what it likes;
-// when it returns the watch ends. Streaming starts are answered by onStream, and refused, as by a server that has none, without it.
+// api is a scripted API server that serves pods over real HTTP. Lists are answered by onList,
+// watches by onWatch, which may send what it likes; when it returns the watch ends. Streaming
+// starts are answered by onStream, and refused, as by a server that has none, without it.
 type api struct {
 	*httptest.Server
 
@@ -125,7 +126,8 @@ func newAPI(t testing.TB) *api {
 	return a
 }
 
-// wait holds an answer back until ch is closed, or the test ends: a test that failed before it closed ch must not wait for itself when it cleans up.
+// wait holds an answer back until ch is closed, or the test ends: a test that failed before it
+// closed ch must not wait for itself when it cleans up.
 func (a *api) wait(ch <-chan struct{}) {
 	select {
 	case <-ch:

@@ -48,7 +48,8 @@ type retry struct {
 	well     time.Time // since when it was seen to be well; zero while failing
 }
 
-// succeed notes that the source is seen to be well; it forgets the failures only after it has been so for longer than the cap.
+// succeed notes that the source is seen to be well; it forgets the failures only after it has been
+// so for longer than the cap.
 func (r *retry) succeed(now time.Time) {
 	if r.well.IsZero() {
 		r.well = now
@@ -58,8 +59,8 @@ func (r *retry) succeed(now time.Time) {
 	}
 }
 
-// fail returns how long to wait. What passed since the last success does not count: a source that answers lists and lets watches wait until they
-// time out is not well.
+// fail returns how long to wait. What passed since the last success does not count: a source that
+// answers lists and lets watches wait until they time out is not well.
 func (r *retry) fail(atLeast time.Duration) time.Duration {
 	r.well = time.Time{}
 	d := r.delay(r.failures, rand.Float64())

@@ -18,7 +18,8 @@ type cluster struct {
 	catalog *catalog
 }
 
-// catalog shares the answers of discovery: however many collections look for their resource, the API server is asked once for all of them.
+// catalog shares the answers of discovery: however many collections look for their resource, the
+// API server is asked once for all of them.
 type catalog struct {
 	kube *kube.Client
 
@@ -39,7 +40,8 @@ func newCatalog(kc *kube.Client) *catalog {
 	return &catalog{kube: kc, pages: map[string]*catalogPage{}}
 }
 
-// look returns an answer that was asked for after since, and what was asked then. A call that is under way is waited for.
+// look returns an answer that was asked for after since, and what was asked then. A call that is
+// under way is waited for.
 func (c *catalog) look(ctx context.Context, key string, since time.Time, ask func(context.Context) ([]kube.Resource, error)) ([]kube.Resource, time.Time, error) {
 	c.mu.Lock()
 	p := c.pages[key]
@@ -70,8 +72,8 @@ func (c *catalog) all(ctx context.Context, since time.Time) ([]kube.Resource, ti
 	return c.look(ctx, "", since, c.kube.DiscoverAll)
 }
 
-// find resolves a collection whose version, or version and group, may be missing, with answers that were asked for after since. It returns when
-// the last of them was asked for.
+// find resolves a collection whose version, or version and group, may be missing, with answers that
+// were asked for after since. It returns when the last of them was asked for.
 func (c *catalog) find(ctx context.Context, col delta.Collection, since time.Time) (kube.Resource, time.Time, error) {
 	if col.Version != "" {
 		return c.in(ctx, col, since)

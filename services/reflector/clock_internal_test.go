@@ -14,7 +14,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// When each request is made, to the nanosecond: what needs no wait has none, and what needs one has it.
+// When each request is made, to the nanosecond: what needs no wait has none, and what needs one has
+// it.
 func TestTheTimeOfEveryRequestAfterAnEnd(t *testing.T) {
 	t.Parallel()
 	bad := mark("11") + "\nthis is not JSON"

@@ -14,7 +14,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// Config says what to mirror and how. The zero value mirrors pods, nodes, jobs and the node leases of the cluster "dev".
+// Config says what to mirror and how. The zero value mirrors pods, nodes, jobs and the node leases
+// of the cluster "dev".
 type Config struct {
 	// RPC is where the ReflectorService listens.
 	RPC rpc.ServerConfig
@@ -22,8 +23,9 @@ type Config struct {
 	Admin telemetry.AdminConfig
 	// Cluster is the name that the collections of the API server given to [New] carry; default "dev".
 	Cluster string
-	// Clusters are mirrored beside it. One that cannot be reached holds no other back. The same API server under two names is two clusters: it
-	// is listed and watched twice, and each name has collections, and so scopes, of its own.
+	// Clusters are mirrored beside it. One that cannot be reached holds no other back. The same API
+	// server under two names is two clusters: it is listed and watched twice, and each name has
+	// collections, and so scopes, of its own.
 	Clusters []Cluster
 	// Resources to mirror, without a cluster in all of them; default [DefaultResources].
 	Resources []Resource
@@ -37,29 +39,35 @@ type Config struct {
 	PageSize int
 	// WatchList says how the whole state is read; default [WatchListAuto].
 	WatchList WatchList
-	// WatchListTimeout is how long a streaming start may go without an object and without its end before the collection is listed instead; default
-	// 30 s, with a warning each third of it.
+	// WatchListTimeout is how long a streaming start may go without an object and without its end
+	// before the collection is listed instead; default 30 s, with a warning each third of it.
 	WatchListTimeout time.Duration
-	// QuietAfter is how long a watch may be silent before the API server is asked whether it has reached the watch's version at all; default 2 min.
+	// QuietAfter is how long a watch may be silent before the API server is asked whether it has
+	// reached the watch's version at all; default 2 min.
 	QuietAfter time.Duration
 	// Backoff of failing lists and watches.
 	Backoff Backoff
 	// MinWatchTimeout: watches last between it and twice as long; default and least 5 min.
 	MinWatchTimeout time.Duration
-	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB for each collection.
+	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB
+	// for each collection.
 	StageBytes int
 	// LivenessEvery is the period of liveness records; default 2 s. What is judged by silence is
 	// known no finer than that.
 	LivenessEvery time.Duration
-	// LeaseTTL is how long a leader keeps a collection without renewing its lease; default 3 s. All replicas must use the same.
+	// LeaseTTL is how long a leader keeps a collection without renewing its lease; default 3 s. All
+	// replicas must use the same.
 	LeaseTTL time.Duration
-	// LeasePingTimeout is how long a leader may leave the pings of standbys unanswered, as when its process is stopped; default a third of
-	// LeaseTTL, and at most that. A leader whose connection to NATS is gone is not waited for.
+	// LeasePingTimeout is how long a leader may leave the pings of standbys unanswered, as when its
+	// process is stopped; default a third of LeaseTTL, and at most that. A leader whose connection to
+	// NATS is gone is not waited for.
 	LeasePingTimeout time.Duration
-	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30 s.
+	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30
+	// s.
 	DiscoverEvery time.Duration
-	// KeepVanished is for how long the log of a collection is kept that "*" had found and the API server serves no more, as when its
-	// CustomResourceDefinition was deleted; default 1 h. Then the log is deleted, and its readers are notified.
+	// KeepVanished is for how long the log of a collection is kept that "*" had found and the API
+	// server serves no more, as when its CustomResourceDefinition was deleted; default 1 h. Then the
+	// log is deleted, and its readers are notified.
 	KeepVanished time.Duration
 }
 

@@ -10,7 +10,8 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// desired is one resource, or "*", that is to be mirrored for as long as it stands in the configuration or in the bucket.
+// desired is one resource, or "*", that is to be mirrored for as long as it stands in the
+// configuration or in the bucket.
 type desired struct {
 	spec   Resource
 	origin reflectorv1.ReflectionOrigin
@@ -46,7 +47,8 @@ func (s *Service) begin(spec Resource, origin reflectorv1.ReflectionOrigin, afte
 	})
 }
 
-// end stops mirroring a desired resource. Nothing of it is listed any more when end returns; what runs ends soon after, see done.
+// end stops mirroring a desired resource. Nothing of it is listed any more when end returns; what
+// runs ends soon after, see done.
 func (s *Service) end(w *desired) {
 	s.mu.Lock()
 	if key := resourceKey(w.spec.Cluster, w.spec.Name); s.desired[key] == w {
@@ -124,8 +126,8 @@ func (s *Service) standing() map[string]*desired {
 	return maps.Clone(s.desired)
 }
 
-// named reports whether a collection is asked for by name, by another than "*". A desired resource that names no group means that of the resource it
-// found, or any as long as it found none.
+// named reports whether a collection is asked for by name, by another than "*". A desired resource
+// that names no group means that of the resource it found, or any as long as it found none.
 func (s *Service) named(cluster, group, version, resource string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

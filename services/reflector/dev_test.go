@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The server in the test's process leaves these behind when a stream is removed, and one clock permanently.
+		// The server in the test's process leaves these behind when a stream is removed, and one clock
+		// permanently.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
 		// client-go keeps the TLS transports of a kubeconfig for the life of the process.

@@ -22,7 +22,8 @@ var (
 	errNoNamespaces = errors.New("reflector: a namespace of a resource without namespaces")
 )
 
-// resolve finds a reflection's resource, waiting for as long as it is not served or mirrored under another name; false when ctx ended.
+// resolve finds a reflection's resource, waiting for as long as it is not served or mirrored under
+// another name; false when ctx ended.
 func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 	b := retry{Backoff: s.cfg.Backoff}
 	catalog := s.cluster(r.want.Cluster).catalog

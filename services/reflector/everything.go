@@ -30,8 +30,8 @@ type member struct {
 	until  time.Time // once it has vanished: how long its log is kept
 }
 
-// vanishAfter is how many answers of discovery in a row must lack a resource: an API server that starts learns of its
-// CustomResourceDefinitions one by one.
+// vanishAfter is how many answers of discovery in a row must lack a resource: an API server that
+// starts learns of its CustomResourceDefinitions one by one.
 const vanishAfter = 2
 
 // everything mirrors all that can be watched, now and as it appears; secrets only when they are
@@ -88,8 +88,8 @@ func (s *Service) everything(ctx context.Context, w *desired) {
 	}
 }
 
-// take compares what discovery says with the members; false when one could not join. Fresh says that the answer is a new one, unknown for which
-// groups it says nothing.
+// take compares what discovery says with the members; false when one could not join. Fresh says
+// that the answer is a new one, unknown for which groups it says nothing.
 func (t *throng) take(ctx context.Context, all []kube.Resource, unknown func(group string) bool, fresh bool) bool {
 	ok := true
 	there, served := map[delta.Collection]bool{}, map[delta.Collection]bool{}
@@ -164,7 +164,8 @@ func (t *throng) leave(col delta.Collection) {
 	t.s.drop(func(r *reflection) bool { return r == m.r })
 }
 
-// vanish stops a member that is not served any more. Its log is kept for a while, as tombstones are, and then deleted.
+// vanish stops a member that is not served any more. Its log is kept for a while, as tombstones
+// are, and then deleted.
 func (t *throng) vanish(ctx context.Context, col delta.Collection, m *member) {
 	until := time.Now().Add(t.s.cfg.KeepVanished)
 	if err := t.giveUp(ctx, col, until); err != nil { // with the next answer, then

@@ -16,8 +16,8 @@ import (
 
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// Cause is an error's text without what is a collection's own: its names, and numbers. Faults of several collections with one cause have one
-// reason, such as an API server that is away.
+// Cause is an error's text without what is a collection's own: its names, and numbers. Faults of
+// several collections with one cause have one reason, such as an API server that is away.
 func Cause(collection, text string) string {
 	text = strings.ReplaceAll(text, collection, "*")
 	if col, err := delta.ParseCollection(collection); err == nil {
@@ -35,8 +35,8 @@ func Cause(collection, text string) string {
 	return digits.ReplaceAllString(text, "#")
 }
 
-// logDeduplicator folds what many collections say at once. The first of equal faults, or of those who are well again after one, is logged as it comes,
-// those that follow soon after in one line.
+// logDeduplicator folds what many collections say at once. The first of equal faults, or of those
+// who are well again after one, is logged as it comes, those that follow soon after in one line.
 type logDeduplicator struct {
 	slog *slog.Logger
 	// loops runs what waits for others, until ctx returns one that has ended.
@@ -57,7 +57,8 @@ type loggedFault struct {
 const (
 	foldFor     = time.Second
 	foldedNames = 3
-	// recoveryFor is how long it may take until the last collection is well again, while one follows the other.
+	// recoveryFor is how long it may take until the last collection is well again, while one follows
+	// the other.
 	recoveryFor = 30 * time.Second
 )
 
@@ -74,7 +75,8 @@ func (c *logDeduplicator) warn(collection, stage, reason, text string, say func(
 	})
 }
 
-// well logs by say that a collection is well again, or counts it with the others that failed for the same reason.
+// well logs by say that a collection is well again, or counts it with the others that failed for
+// the same reason.
 func (c *logDeduplicator) well(collection, reason string, say func()) {
 	c.fold("well\x00"+reason, collection, recoveryFor, say, func(n int, names string) {
 		c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelInfo, "reflections are well again", slog.Int(telemetry.KeyCount, n),
@@ -82,7 +84,8 @@ func (c *logDeduplicator) well(collection, reason string, say func()) {
 	})
 }
 
-// fold says something for one collection, and then together for those that say the same, once none of them has for foldFor, or after longest.
+// fold says something for one collection, and then together for those that say the same, once none
+// of them has for foldFor, or after longest.
 func (c *logDeduplicator) fold(key, collection string, longest time.Duration, say func(), together func(n int, names string)) {
 	c.mu.Lock()
 	v := c.said[key]

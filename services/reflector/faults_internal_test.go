@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// TestTheEndOfAnOutageIsOneLineHoweverManyCollectionsItHad and however slowly they follow each other; the next outage has its own.
+// TestTheEndOfAnOutageIsOneLineHoweverManyCollectionsItHad and however slowly they follow each
+// other; the next outage has its own.
 func TestTheEndOfAnOutageIsOneLineHoweverManyCollectionsItHad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// A watch with a selector tells a deletion and a departure from the selector by the same event: DELETED, with the last state that was selected and the
-// version of the change. Nothing in it tells them apart, so the API server is asked whether the object lives.
+// A watch with a selector tells a deletion and a departure from the selector by the same event:
+// DELETED, with the last state that was selected and the version of the change. Nothing in it tells
+// them apart, so the API server is asked whether the object lives.
 const (
 	// maxPending are open at once in a collection; deletions beyond them are not asked about.
 	maxPending = 4096
@@ -22,7 +23,8 @@ const (
 	askFor = 2 * time.Second
 )
 
-// answered is who said what became of an object that a selector's watch calls deleted, as the metric calls it.
+// answered is who said what became of an object that a selector's watch calls deleted, as the
+// metric calls it.
 type answered string
 
 const (
@@ -34,9 +36,11 @@ const (
 	byNobodyCrowded   answered = "crowded"   // not asked: too many lookups were open
 )
 
-// deletionResolver stages what events bring. It holds a deletion back until it is known whether the object lives with the same UID: then it was
-// [delta.FilteredOut], otherwise [delta.Observed], also when nobody answers in time or the reflector may not ask. Meanwhile other keys go on; the
-// watermark waits. What follows for the same key answers by itself. Without a selector by which objects can leave, it asks nothing.
+// deletionResolver stages what events bring. It holds a deletion back until it is known whether the
+// object lives with the same UID: then it was [delta.FilteredOut], otherwise [delta.Observed], also
+// when nobody answers in time or the reflector may not ask. Meanwhile other keys go on; the
+// watermark waits. What follows for the same key answers by itself. Without a selector by which
+// objects can leave, it asks nothing.
 type deletionResolver struct {
 	r      *reflection
 	p      *publisher
@@ -66,7 +70,8 @@ func newDeletionResolver(ctx context.Context, r *reflection, p *publisher, w del
 	return a
 }
 
-// canLeave reports whether an object can leave the scope without being deleted. Name and namespace do not change.
+// canLeave reports whether an object can leave the scope without being deleted. Name and namespace
+// do not change.
 func canLeave(scope kube.Scope) bool {
 	if scope.LabelSelector != "" {
 		return true
@@ -79,14 +84,15 @@ func canLeave(scope kube.Scope) bool {
 	return false
 }
 
-// close ends all lookups without an answer. They move no watermark, so that the next leader meets their events again.
+// close ends all lookups without an answer. They move no watermark, so that the next leader meets
+// their events again.
 func (a *deletionResolver) close() {
 	a.cancel()
 	a.wg.Wait()
 }
 
-// event stages what one event brought, if anything, and moves the watermark as far as no lookup is open. It returns false when there was no room for
-// the record.
+// event stages what one event brought, if anything, and moves the watermark as far as no lookup is
+// open. It returns false when there was no room for the record.
 func (a *deletionResolver) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +119,8 @@ func (a *deletionResolver) event(rec delta.Record, publish bool, rv delta.RV) (t
 	return taken
 }
 
-// pass says that the event of rv brought nothing. It is in no hurry: the log is told soon, of many together.
+// pass says that the event of rv brought nothing. It is in no hurry: the log is told soon, of many
+// together.
 func (a *deletionResolver) pass(rv delta.RV) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// fleet is a scripted API server with many resources that come and go. Its lists and watches hold the objects that put and remove leave in it.
+// fleet is a scripted API server with many resources that come and go. Its lists and watches hold
+// the objects that put and remove leave in it.
 type fleet struct {
 	*httptest.Server
 

@@ -13,8 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// What "*" mirrors is noted in the bucket: a definition that vanishes while no reflector runs leaves a log, and only the note tells it from the
-// log of a collection that somebody named. What is named is struck from the note, and its log never touched.
+// What "*" mirrors is noted in the bucket: a definition that vanishes while no reflector runs
+// leaves a log, and only the note tells it from the log of a collection that somebody named. What
+// is named is struck from the note, and its log never touched.
 
 // storedFound is the note of a cluster.
 type storedFound struct {
@@ -96,7 +97,8 @@ func (s *Service) note(ctx context.Context, cluster string, add, strike []delta.
 	})
 }
 
-// disown strikes what is mirrored by name from a cluster's note. A note that cannot be written now is when the next one is read.
+// disown strikes what is mirrored by name from a cluster's note. A note that cannot be written now
+// is when the next one is read.
 func (s *Service) disown(cluster string) {
 	var strike []delta.Collection
 	s.mu.Lock()
@@ -119,8 +121,9 @@ func (s *Service) disown(cluster string) {
 	})
 }
 
-// recall compares the note with what discovery says, writes what was found since, and gives up what vanished while nobody looked. What another
-// process struck, as it names it, is not written again: they would take turns. There is what discovery holds; fresh and unknown are as in take.
+// recall compares the note with what discovery says, writes what was found since, and gives up what
+// vanished while nobody looked. What another process struck, as it names it, is not written again:
+// they would take turns. There is what discovery holds; fresh and unknown are as in take.
 func (t *throng) recall(ctx context.Context, there map[delta.Collection]bool, unknown func(group string) bool, fresh bool) {
 	cluster := t.w.spec.Cluster
 	known := t.s.foundIn(cluster)
@@ -170,7 +173,8 @@ func (t *throng) recall(ctx context.Context, there map[delta.Collection]bool, un
 	}
 }
 
-// giveUp asks for the log of a collection that has vanished to be deleted, unless that is asked for already.
+// giveUp asks for the log of a collection that has vanished to be deleted, unless that is asked for
+// already.
 func (t *throng) giveUp(ctx context.Context, col delta.Collection, until time.Time) error {
 	err := t.s.registry.edit(ctx, col.Cluster, func(a *additions) (bool, error) {
 		if a.removals[col.String()].IsZero() {

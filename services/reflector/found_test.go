@@ -61,7 +61,8 @@ func TestADefinitionThatVanishesWhileNobodyLooksGoesLikeAnyOther(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoLongerNamedIsNotedAgain: else its log would be left when its definition vanishes while nobody looks.
+// TestWhatIsNoLongerNamedIsNotedAgain: else its log would be left when its definition vanishes
+// while nobody looks.
 func TestWhatIsNoLongerNamedIsNotedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

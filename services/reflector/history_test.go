@@ -166,7 +166,8 @@ func (p *past) state() map[delta.Key]string {
 	return out
 }
 
-// versions is what the source says of a key: versions at which it lived, and at which it was deleted.
+// versions is what the source says of a key: versions at which it lived, and at which it was
+// deleted.
 func (p *past) versions(key delta.Key) (lived, died map[int]change) {
 	lived, died = map[int]change{}, map[int]change{}
 	for _, c := range p.changes {
@@ -192,8 +193,8 @@ func (p *past) at(key delta.Key, rv int) bool {
 	return lives
 }
 
-// Issue 7, the differential fuzz, through the service and a real log: the folded result equals the source, and what is told of a key is a
-// subsequence of its states.
+// Issue 7, the differential fuzz, through the service and a real log: the folded result equals the
+// source, and what is told of a key is a subsequence of its states.
 func TestRandomHistoriesReachTheLogThroughFaultsAndFailovers(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {

@@ -9,8 +9,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// Upstream's transformer runs on the temporary store too, so twice on an object. There is no such store here: an object is transformed once each
-// time the API server tells it, and a second telling of the same comes to the same bytes, of which nothing is published.
+// Upstream's transformer runs on the temporary store too, so twice on an object. There is no such
+// store here: an object is transformed once each time the API server tells it, and a second telling
+// of the same comes to the same bytes, of which nothing is published.
 func TestAnObjectDeliveredTwiceIsTransformedToTheSame(t *testing.T) {
 	t.Parallel()
 	fat := func(name, rv string) string {

@@ -12,9 +12,10 @@ import (
 // intakeChunk is how many items are staged at once.
 const intakeChunk = 64
 
-// intake stages what differs in one page while it arrives. While a page arrives it never waits: a slow log would hold the API server's answer
-// open, against its time limit and ours. What finds the stage full is kept as it came, at most the rest of the page, until the page
-// is complete and may wait for the log.
+// intake stages what differs in one page while it arrives. While a page arrives it never waits: a
+// slow log would hold the API server's answer open, against its time limit and ours. What finds the
+// stage full is kept as it came, at most the rest of the page, until the page is complete and may
+// wait for the log.
 type intake struct {
 	s       *source
 	items   int

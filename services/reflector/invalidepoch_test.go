@@ -47,7 +47,8 @@ func TestASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	})
 	m := follow(t, nats, pods)
 	m.until(t, "the state before", func() bool { return m.revision().RV == "1000" })
-	// The second is warm and the first begins to follow again, so that the lease is the second's when the first gives it up.
+	// The second is warm and the first begins to follow again, so that the lease is the second's when
+	// the first gives it up.
 	close(restored)
 	m.until(t, "a term of another epoch", func() bool {
 		terms := m.kinds(delta.KindTerm)

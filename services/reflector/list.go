@@ -31,8 +31,9 @@ func (s *source) version() (rv, match string, limit int) {
 	return s.w, kube.NotOlderThan, limit
 }
 
-// list makes one complete list, stages what differs while it arrives, and then the synced record. A list that breaks off has staged true
-// states and nothing else: only a complete one moves W, names what is gone and is followed by the synced record.
+// list makes one complete list, stages what differs while it arrives, and then the synced record. A
+// list that breaks off has staged true states and nothing else: only a complete one moves W, names
+// what is gone and is followed by the synced record.
 func (s *source) list(ctx context.Context) error {
 	began := time.Now()
 	name := s.r.col.String()
@@ -97,8 +98,8 @@ func (s *source) page(ctx context.Context, opts kube.ListOptions, listRV *delta.
 	return page, err
 }
 
-// begin checks a list's version. One below W, although W or the most recent state was asked for, shows that the source's history was
-// restarted, as after a restored etcd.
+// begin checks a list's version. One below W, although W or the most recent state was asked for,
+// shows that the source's history was restarted, as after a restored etcd.
 func (s *source) begin(listRV string) (string, error) {
 	rv, err := delta.ParseRV(listRV)
 	if err != nil {
@@ -160,8 +161,9 @@ func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record,
 	return s.shadow.Upsert(delta.Updated, &o, s.epoch, now)
 }
 
-// finish ends a list: tombstones for what it did not hold, then the synced record behind everything. A list that holds what the log says is gone
-// ends the epoch instead: nothing else makes readers take it.
+// finish ends a list: tombstones for what it did not hold, then the synced record behind
+// everything. A list that holds what the log says is gone ends the epoch instead: nothing else
+// makes readers take it.
 func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 	if s.shadow.Risen(listRV) {
 		return fmt.Errorf("%w: %s lists objects at %s that were deleted before", errNewEpoch, s.r.col, listRV)
@@ -199,8 +201,9 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 	return nil
 }
 
-// missing is what a complete list says of the keys that it does not hold: they are gone. While it holds objects without a name nobody can tell which are
-// gone and which are these: then no key is deleted, readers learn that each is unresolved, and another list is due.
+// missing is what a complete list says of the keys that it does not hold: they are gone. While it
+// holds objects without a name nobody can tell which are gone and which are these: then no key is
+// deleted, readers learn that each is unresolved, and another list is due.
 func (s *source) missing(listRV delta.RV, now time.Time) (records []delta.Record, doubts bool) {
 	if s.nameless == 0 {
 		records = s.shadow.EndList(listRV, s.epoch, now)

@@ -9,8 +9,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// lost knows that something of a watch was missed, because it could not be read: what is held for some key is out of date, and nothing says for
-// which. A list is due, soon at first, and the later the more often it happens, as one source of bad events must not make a storm of lists.
+// lost knows that something of a watch was missed, because it could not be read: what is held for
+// some key is out of date, and nothing says for which. A list is due, soon at first, and the later
+// the more often it happens, as one source of bad events must not make a storm of lists.
 type lost struct {
 	timer    *time.Timer
 	backoff  Backoff
@@ -91,9 +92,10 @@ func (s *source) untilRelist(ctx context.Context, cancel context.CancelCauseFunc
 	return fn(ctx)
 }
 
-// ahead reports whether the source has not even reached W, as after a restored etcd. Nobody else says so: a watch from a version that does not exist
-// yet stays open and silent, until the source gets there and everything in between is missed. A watch that is well has bookmarks every
-// minute; only a silent one costs a request.
+// ahead reports whether the source has not even reached W, as after a restored etcd. Nobody else
+// says so: a watch from a version that does not exist yet stays open and silent, until the source
+// gets there and everything in between is missed. A watch that is well has bookmarks every minute;
+// only a silent one costs a request.
 func (s *source) ahead(ctx context.Context) bool {
 	v := s.r.state.get()
 	if v.sourceRV == "" || time.Since(v.sourceAt) < s.r.cfg.QuietAfter {

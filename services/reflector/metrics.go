@@ -9,8 +9,8 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// metrics counts what the reflections do. The reflector_* names are Kubernetes'; label "name" is the collection. What ListReflections
-// knows is read from there by gauges.
+// metrics counts what the reflections do. The reflector_* names are Kubernetes'; label "name" is
+// the collection. What ListReflections knows is read from there by gauges.
 type metrics struct {
 	lists, watches, shortWatches   *prometheus.CounterVec
 	listSeconds, watchSeconds      *prometheus.SummaryVec

@@ -11,9 +11,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// The API server can be asked for one namespace, or for all: no selector says "one of". Several are read from one list and one watch of all, so that
-// there is one revision and one position; with a watch for each, none of them would vouch for the collection. What is in other namespaces is left out
-// as it is read: it costs no memory and no record, is counted, and still moves the watermark.
+// The API server can be asked for one namespace, or for all: no selector says "one of". Several are
+// read from one list and one watch of all, so that there is one revision and one position; with a
+// watch for each, none of them would vouch for the collection. What is in other namespaces is left
+// out as it is read: it costs no memory and no record, is counted, and still moves the watermark.
 
 // namespaces are those that r is limited to, in order; none means all.
 func (r Resource) namespaces() []string {
@@ -27,7 +28,8 @@ func (r Resource) namespaces() []string {
 // narrowed reports whether r is limited to namespaces.
 func (r Resource) narrowed() bool { return r.Scope.Namespace != "" || len(r.Namespaces) > 0 }
 
-// placed is r with its namespaces in the one form they have: one alone stands in the scope, and is asked of the API server.
+// placed is r with its namespaces in the one form they have: one alone stands in the scope, and is
+// asked of the API server.
 func (r Resource) placed() Resource {
 	set := r.namespaces()
 	if len(set) == 1 {
@@ -38,7 +40,8 @@ func (r Resource) placed() Resource {
 	return r
 }
 
-// maxNamespaceFaults bounds the faults of one list that are told: an answer to a call has little room.
+// maxNamespaceFaults bounds the faults of one list that are told: an answer to a call has little
+// room.
 const maxNamespaceFaults = 10
 
 func (r Resource) namespaceFaults(fault func(field, format string, args ...any)) {
@@ -95,8 +98,8 @@ func choose(namespaces []string) chosen {
 	return c
 }
 
-// leaves reports whether an object as the API server sent it is known to be in another namespace. Of one that cannot be read it is known when it
-// names its namespace before what is wrong.
+// leaves reports whether an object as the API server sent it is known to be in another namespace.
+// Of one that cannot be read it is known when it names its namespace before what is wrong.
 func (c chosen) leaves(raw []byte) bool {
 	if c == nil {
 		return false
@@ -109,7 +112,8 @@ func (c chosen) leaves(raw []byte) bool {
 	return !in
 }
 
-// holds reports whether the key of an object that was read is in the set. One without a namespace is in none.
+// holds reports whether the key of an object that was read is in the set. One without a namespace
+// is in none.
 func (c chosen) holds(key delta.Key) bool {
 	if c == nil {
 		return true

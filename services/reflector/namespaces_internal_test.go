@@ -18,7 +18,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// The spec decides whether a collection is listed again: these texts were written before there were several namespaces, and stand in leases.
+// The spec decides whether a collection is listed again: these texts were written before there were
+// several namespaces, and stand in leases.
 func TestTheStoredScopeOfOneNamespaceIsUnchanged(t *testing.T) {
 	t.Parallel()
 	const marks = `"labels":["batch.kubernetes.io/controller-uid","batch.kubernetes.io/job-name"]}`
@@ -173,7 +174,8 @@ func TestAListsProgressCountsWhatItLeavesOut(t *testing.T) {
 	}
 }
 
-// What came late, as the log was slow, goes before what comes next, however much is left out in between.
+// What came late, as the log was slow, goes before what comes next, however much is left out in
+// between.
 func TestWhatIsLeftOutDoesNotLetLaterItemsOvertake(t *testing.T) {
 	t.Parallel()
 	m, err := newMetrics(prometheus.NewRegistry())

@@ -12,8 +12,9 @@ import (
 // page is what a list's answer is read into.
 type page [1 << 20]byte
 
-// Upstream copies items out of the slice of a list, so that one object that lives on does not keep its page. Here an item is bytes in the page,
-// and is copied when it is taken in: also one that comes late, because the log is slow.
+// Upstream copies items out of the slice of a list, so that one object that lives on does not keep
+// its page. Here an item is bytes in the page, and is copied when it is taken in: also one that
+// comes late, because the log is slow.
 func TestAStoredObjectDoesNotKeepItsPage(t *testing.T) {
 	t.Parallel()
 	res := kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}

@@ -31,8 +31,9 @@ func ParseResource(s string) (Resource, error) {
 	return r, r.validate()
 }
 
-// ParseSpec reads a resource from the JSON form of a ReflectionSpec, such as {"resource": "pods", "metadata_only": true}, and checks it. It
-// returns all faults together, each under the name of its field; a fault of the whole has none.
+// ParseSpec reads a resource from the JSON form of a ReflectionSpec, such as {"resource": "pods",
+// "metadata_only": true}, and checks it. It returns all faults together, each under the name of its
+// field; a fault of the whole has none.
 func ParseSpec(text []byte) (Resource, []*rpc.FieldError) {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(text, &given); err != nil {
@@ -61,7 +62,8 @@ func ParseSpec(text []byte) (Resource, []*rpc.FieldError) {
 	return r, faults
 }
 
-// readField adds one field of a spec to p. The parser itself names a place in the text, and stops at the first fault.
+// readField adds one field of a spec to p. The parser itself names a place in the text, and stops
+// at the first fault.
 func readField(name string, value json.RawMessage, p *reflectorv1.ReflectionSpec) []*rpc.FieldError {
 	read := func(value json.RawMessage) error {
 		text, err := json.Marshal(map[string]json.RawMessage{name: value})
@@ -101,7 +103,8 @@ func isList(name string) bool {
 	return d != nil && d.IsList()
 }
 
-// because is what the parser says, without its name and without the place in a text that nobody wrote.
+// because is what the parser says, without its name and without the place in a text that nobody
+// wrote.
 func because(err error) string {
 	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0", " ")
 	text = strings.TrimSpace(text)

@@ -35,7 +35,8 @@ func (p progress) proto(now time.Time) *reflectorv1.ListProgress {
 	return out
 }
 
-// listing says that a list begins, or starts over. It meets every object that has no key, and tells what events without one told.
+// listing says that a list begins, or starts over. It meets every object that has no key, and tells
+// what events without one told.
 func (s *state) listing(streaming bool, now time.Time) {
 	s.set(func(v *view) { v.list, v.unnamed = progress{began: now, streaming: streaming}, 0 })
 }

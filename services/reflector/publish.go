@@ -25,9 +25,11 @@ type publisher struct {
 	// heard is when the source last spoke, open whether a watch is open; guarded by mu.
 	heard time.Time
 	open  bool
-	// asked: a list was asked for, because the stage had no room for some changes, and none was complete since; guarded by mu.
+	// asked: a list was asked for, because the stage had no room for some changes, and none was
+	// complete since; guarded by mu.
 	asked bool
-	// lists are the complete lists whose synced records wait, oldest first: whether each left keys unresolved; guarded by mu.
+	// lists are the complete lists whose synced records wait, oldest first: whether each left keys
+	// unresolved; guarded by mu.
 	lists []bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
@@ -35,7 +37,8 @@ type publisher struct {
 	later *time.Timer
 }
 
-// newPublisher writes behind what w has written, of which l says what lives, and where everything up to from was told.
+// newPublisher writes behind what w has written, of which l says what lives, and where everything
+// up to from was told.
 func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV, l *handoverState) *publisher {
 	stage := delta.NewStage(r.cfg.StageBytes, from)
 	stage.Count(l.shadow.Len())
@@ -211,8 +214,9 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	return nil
 }
 
-// told takes note that the log has the synced records of so many lists. It returns whether the last of them was complete without a doubt, and
-// whether a list is due, no matter which replica leads: after it, or after one that still waits.
+// told takes note that the log has the synced records of so many lists. It returns whether the last
+// of them was complete without a doubt, and whether a list is due, no matter which replica leads:
+// after it, or after one that still waits.
 func (p *publisher) told(synced int) (complete, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,8 +226,8 @@ func (p *publisher) told(synced int) (complete, due bool) {
 	return complete, due
 }
 
-// acknowledged reports what has been published. Appends of a busy stage are counted when they are on their way: the writer sends them
-// until they are acknowledged.
+// acknowledged reports what has been published. Appends of a busy stage are counted when they are
+// on their way: the writer sends them until they are acknowledged.
 func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 	p.lease.Report(p.w.Epoch(), p.w.Acked())
 	name := p.r.col.String()
@@ -261,7 +265,8 @@ func (p *publisher) waiting() int {
 
 func (p *publisher) idle() bool { return p.waiting() == 0 }
 
-// beat looks whether the log is whole, and writes a liveness record while a watch is open: it vouches that the log is current.
+// beat looks whether the log is whole, and writes a liveness record while a watch is open: it
+// vouches that the log is current.
 func (p *publisher) beat(ctx context.Context) error {
 	if err := p.check(ctx); err != nil {
 		return err
@@ -278,8 +283,9 @@ func (p *publisher) beat(ctx context.Context) error {
 	return p.publish(ctx, []delta.Record{rec}, heard)
 }
 
-// check ends the term when somebody else took records from the log or changed its limits. An answer that does not come is found out by
-// the next append. The number of keys is read first: what it counts is in the log once nothing waits, and nothing was dropped.
+// check ends the term when somebody else took records from the log or changed its limits. An answer
+// that does not come is found out by the next append. The number of keys is read first: what it
+// counts is in the log once nothing waits, and nothing was dropped.
 func (p *publisher) check(ctx context.Context) error {
 	keys := p.r.state.get().objects
 	p.mu.Lock()

@@ -7,7 +7,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// A log that stands still again while it is given the list that was asked for: what finds no room then needs another one.
+// A log that stands still again while it is given the list that was asked for: what finds no room
+// then needs another one.
 func TestChangesThatOverflowBehindAListGetAListOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := &reflection{relist: make(chan struct{}, 1)}
@@ -49,7 +50,8 @@ func TestChangesThatOverflowBehindAListGetAListOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Several lists may wait for a slow log. What the first left open is not settled by the second before the log has that one.
+// Several lists may wait for a slow log. What the first left open is not settled by the second
+// before the log has that one.
 func TestAListIsDueUntilACompleteOneIsInTheLog(t *testing.T) {
 	t.Parallel()
 	p := &publisher{lists: []bool{true, false, true, false}}

@@ -10,8 +10,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// A watch that has nothing to say, not even bookmarks, and is closed by a proxy in the end, was a well source all the same. A list that is
-// answered, or a watch that only opens, is not yet.
+// A watch that has nothing to say, not even bookmarks, and is closed by a proxy in the end, was a
+// well source all the same. A list that is answered, or a watch that only opens, is not yet.
 func TestAHealthyButSilentSourceEndsAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -117,8 +117,9 @@ func TestRealTooManyRequestsAreWaitedOutWithoutAList(t *testing.T) {
 		resp.Body.Close()
 		return resp.Header.Get("X-Kubernetes-Pf-Flowschema-Uid") == schema
 	})
-	// A level of no shares still serves one request at a time: this one, whose body does not come. One that was itself refused is never answered: a
-	// server reads on before it answers. So there is another one when it was of no use.
+	// A level of no shares still serves one request at a time: this one, whose body does not come. One
+	// that was itself refused is never answered: a server reads on before it answers. So there is
+	// another one when it was of no use.
 	var refused error
 	leave := func() {}
 	defer func() { leave() }()

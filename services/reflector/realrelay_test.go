@@ -18,7 +18,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// relay stands between a reflector and the real API server: it notes what is asked, holds requests back and cuts watches. What is answered is the API server's.
+// relay stands between a reflector and the real API server: it notes what is asked, holds requests
+// back and cuts watches. What is answered is the API server's.
 type relay struct {
 	*httptest.Server
 

@@ -48,7 +48,8 @@ var sourceReasons = []reason{
 	{"UNREACHABLE", kube.IsUnreachable},
 }
 
-// leadReasons are why a term ended or could not begin. What is not named is a fault of the log: the source's faults end no term.
+// leadReasons are why a term ended or could not begin. What is not named is a fault of the log: the
+// source's faults end no term.
 var leadReasons = []reason{
 	{"SOURCE_RESTORED", wraps(errNewEpoch)},
 	{"DIFFERENT_SPEC", wraps(errDifferentSpec)},

@@ -48,7 +48,8 @@ type reflection struct {
 	// begun is told that a list began after the request of that revision.
 	begun func(revision uint64)
 
-	// invalid is the epoch that must not be written on, every one up to it included; 0 when there is none. It belongs to run.
+	// invalid is the epoch that must not be written on, every one up to it included; 0 when there is
+	// none. It belongs to run.
 	invalid uint64
 }
 
@@ -60,7 +61,8 @@ func (r *reflection) scope() delta.Scope {
 	return delta.ClusterScoped
 }
 
-// fail reports one failure: log, metric, state. The log gets a warning when the reason is another than before, not for every attempt.
+// fail reports one failure: log, metric, state. The log gets a warning when the reason is another
+// than before, not for every attempt.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
 	name := r.state.get().name
 	r.metrics.failed.WithLabelValues(name, stage).Inc()
@@ -175,7 +177,8 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 	return g.Wait()
 }
 
-// leader takes note of who holds the lease. Who would mirror the collection in another form says so, and waits.
+// leader takes note of who holds the lease. Who would mirror the collection in another form says
+// so, and waits.
 func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	var differs error
 	if mine := r.want.fingerprint(); held.Holder != "" && held.Form != "" && held.Form != mine {
@@ -197,8 +200,8 @@ func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	}
 }
 
-// claimDelay is how long a lease that is free is left to others: to those that have followed the log to its end, and before that to those that
-// mirror the collection as it is.
+// claimDelay is how long a lease that is free is left to others: to those that have followed the
+// log to its end, and before that to those that mirror the collection as it is.
 func (r *reflection) claimDelay(held stream.Claim, warm bool) time.Duration {
 	switch {
 	case held.Form != "" && held.Form != r.want.fingerprint():
@@ -261,8 +264,8 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	return err
 }
 
-// renounce ends the epoch in the log itself, where the next leader finds it, in another process too. Where the log does not take it, this process
-// remembers, and others find out as this one did.
+// renounce ends the epoch in the log itself, where the next leader finds it, in another process
+// too. Where the log does not take it, this process remembers, and others find out as this one did.
 func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.LeaseTTL)
 	defer cancel()
@@ -271,9 +274,10 @@ func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 	}
 }
 
-// resume says from where to go on, and why keys are gone that the first list does not hold: empty when no list is needed. Objects that left
-// the form and come back are older than their tombstones; only a new epoch lets readers take them. So it is with records that are missing: what was
-// deleted meanwhile is in no shadow, and only a new epoch makes readers drop it.
+// resume says from where to go on, and why keys are gone that the first list does not hold: empty
+// when no list is needed. Objects that left the form and come back are older than their tombstones;
+// only a new epoch lets readers take them. So it is with records that are missing: what was deleted
+// meanwhile is in no shadow, and only a new epoch makes readers drop it.
 func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l handoverState) (delta.Revision, delta.DeleteReason, error) {
 	from := l.at
 	if (l.missing != 0 || l.differs) && !w.Fresh() {

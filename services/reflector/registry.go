@@ -28,9 +28,10 @@ const (
 	keyRelist = "relist"
 )
 
-// registry follows the bucket and changes it. What it tells its handler is the only truth about the bucket in this process; it goes on being
-// believed while the log is away. One that somebody else deleted is recreated with what this process knows: only RemoveReflection removes additions.
-// It is safe for concurrent use.
+// registry follows the bucket and changes it. What it tells its handler is the only truth about the
+// bucket in this process; it goes on being believed while the log is away. One that somebody else
+// deleted is recreated with what this process knows: only RemoveReflection removes additions. It is
+// safe for concurrent use.
 type registry struct {
 	bucket *stream.Follower
 	// take is told every entry, in order and by one goroutine. No value: it is gone.
@@ -51,7 +52,8 @@ func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name strin
 	return g
 }
 
-// storeTimeout is how long a call waits for the bucket: callers, who wait for longer, are told what is away.
+// storeTimeout is how long a call waits for the bucket: callers, who wait for longer, are told what
+// is away.
 const storeTimeout = 5 * time.Second
 
 // forget is for a bucket that is gone.
@@ -82,7 +84,8 @@ func (g *registry) values() map[string][]byte {
 	return values
 }
 
-// handle is the bucket's handler. An empty entry ends the initial ones: what was held and has not come again is gone.
+// handle is the bucket's handler. An empty entry ends the initial ones: what was held and has not
+// come again is gone.
 func (g *registry) handle(b *stream.Bucket, e stream.Entry) error {
 	if e.Key == "" {
 		for _, key := range g.missing(b) {
@@ -116,7 +119,8 @@ func (g *registry) handle(b *stream.Bucket, e stream.Entry) error {
 	return nil
 }
 
-// missing takes out what was held and has not come again. Of a bucket that was lost meanwhile nothing is said.
+// missing takes out what was held and has not come again. Of a bucket that was lost meanwhile
+// nothing is said.
 func (g *registry) missing(b *stream.Bucket) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +138,8 @@ func (g *registry) missing(b *stream.Bucket) []string {
 	return out
 }
 
-// follow returns once take was told what was written at revision, or when ctx ends: the change is made either way.
+// follow returns once take was told what was written at revision, or when ctx ends: the change is
+// made either way.
 func (g *registry) follow(ctx context.Context, revision uint64) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -153,8 +158,8 @@ func (g *registry) follow(ctx context.Context, revision uint64) {
 	}
 }
 
-// edit changes what was added to a cluster: change gets a copy of it to change, and reports whether it did. Errors are those of change, or
-// errStoreAway.
+// edit changes what was added to a cluster: change gets a copy of it to change, and reports whether
+// it did. Errors are those of change, or errStoreAway.
 func (g *registry) edit(ctx context.Context, cluster string, change func(*additions) (bool, error)) error {
 	return g.change(ctx, keyAdded+"/"+cluster, func(value []byte) ([]byte, bool, error) {
 		set, err := decodeAdditions(value)
@@ -169,7 +174,8 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 	})
 }
 
-// change writes a key again as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
+// change writes a key again as fn says, which gets what it holds and reports whether that changes.
+// Errors are those of fn, or errStoreAway.
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
@@ -236,8 +242,9 @@ func (g *registry) answered(ctx context.Context, key string, revision uint64) er
 	return err
 }
 
-// storeContext bounds how long a call waits for the bucket, so that its caller is told what is away before its own time is over. Callers ask again by
-// themselves when they are notified that something is away: each time gets its part of what is left.
+// storeContext bounds how long a call waits for the bucket, so that its caller is told what is away
+// before its own time is over. Callers ask again by themselves when they are notified that
+// something is away: each time gets its part of what is left.
 func storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	timeout := storeTimeout
 	if end, ok := ctx.Deadline(); ok {

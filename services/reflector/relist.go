@@ -9,8 +9,9 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// A request for a list stands in the bucket until a list has begun after it. Who leads the collection makes its source list now; everybody else only
-// remembers the request, for when it leads.
+// A request for a list stands in the bucket until a list has begun after it. Who leads the
+// collection makes its source list now; everybody else only remembers the request, for when it
+// leads.
 
 // phase notes where the loop stands, and takes care of a list that is asked for.
 func (r *reflection) phase(p reflectorv1.ReflectionState) {
@@ -78,7 +79,8 @@ func (s *Service) asked(collection string, there bool, revision uint64) {
 	}
 }
 
-// listBegan takes the request back. When that fails, it is found again and answered by one more list.
+// listBegan takes the request back. When that fails, it is found again and answered by one more
+// list.
 func (s *Service) listBegan(collection string, revision uint64) {
 	s.loops.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.mirror), 5*time.Second)

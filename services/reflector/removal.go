@@ -19,7 +19,8 @@ type removal struct {
 	cancel context.CancelFunc
 }
 
-// removalTimeout is for how long a removal waits for a leader to go; one that stays mirrors the collection on somebody else's behalf.
+// removalTimeout is for how long a removal waits for a leader to go; one that stays mirrors the
+// collection on somebody else's behalf.
 const removalTimeout = time.Minute
 
 // removing is told which logs of a cluster are to be deleted.
@@ -46,7 +47,8 @@ func (s *Service) removing(cluster string, want map[string]time.Time) {
 	}
 }
 
-// removeLog deletes a log once its time has come, tried until that is done or not asked for any more.
+// removeLog deletes a log once its time has come, tried until that is done or not asked for any
+// more.
 func (s *Service) removeLog(ctx context.Context, col delta.Collection, after time.Time) {
 	b := retry{Backoff: s.cfg.Backoff}
 	for attempt.Sleep(ctx, time.Until(after)) {
@@ -61,8 +63,8 @@ func (s *Service) removeLog(ctx context.Context, col delta.Collection, after tim
 	}
 }
 
-// tryRemoveLog holds the collection's lease while it deletes the log, so that nobody writes it. Who wants the collection again takes the request
-// back before it asks for the lease.
+// tryRemoveLog holds the collection's lease while it deletes the log, so that nobody writes it. Who
+// wants the collection again takes the request back before it asks for the lease.
 func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection) error {
 	if s.mirrors(col) {
 		return s.keep(ctx, col.String())

@@ -19,7 +19,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// relisting makes the nth watch end with an error that asks for a list, for the first so many watches.
+// relisting makes the nth watch end with an error that asks for a list, for the first so many
+// watches.
 func relisting(watches int) func(int, url.Values, *wire) {
 	return func(n int, _ url.Values, w *wire) {
 		if n <= watches {

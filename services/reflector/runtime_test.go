@@ -328,8 +328,8 @@ func TestSeveralClustersAreMirroredAndOneThatIsAwayHoldsNoOtherBack(t *testing.T
 	}
 }
 
-// everything starts a reflector of all that is served, which keeps the log of what vanishes for so long, and
-// waits until it mirrors widgets: a definition that appears, with one object.
+// everything starts a reflector of all that is served, which keeps the log of what vanishes for so
+// long, and waits until it mirrors widgets: a definition that appears, with one object.
 func everything(t *testing.T, keep time.Duration) (f *fleet, c reflectorv1.ReflectorServiceClient, m *mirror, nats string) {
 	t.Helper()
 	f = newFleet(t)
@@ -353,7 +353,8 @@ func widget() *kind {
 	return &kind{group: "example.com", version: "v1", name: "widgets", kind: "Widget", namespaced: true}
 }
 
-// How long a definition that vanished is shown depends on the time its log is kept for; the tests are not to.
+// How long a definition that vanished is shown depends on the time its log is kept for; the tests
+// are not to.
 func TestEverythingFollowsDefinitionsThatAppearAndShowsThoseThatVanish(t *testing.T) {
 	t.Parallel()
 	f, c, m, _ := everything(t, time.Hour)

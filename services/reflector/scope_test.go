@@ -10,7 +10,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// Readers of an empty collection, too, learn whether its keys have namespaces: with its synced record, and with every sign of life.
+// Readers of an empty collection, too, learn whether its keys have namespaces: with its synced
+// record, and with every sign of life.
 func TestTheLogSaysWhetherKeysHaveNamespaces(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -38,7 +39,8 @@ func TestTheLogSaysWhetherKeysHaveNamespaces(t *testing.T) {
 	}
 }
 
-// So they learn what else the resource is called, also where only metadata are mirrored and the objects are of another kind.
+// So they learn what else the resource is called, also where only metadata are mirrored and the
+// objects are of another kind.
 func TestTheLogSaysWhatElseAResourceIsCalled(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -22,7 +22,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// answer is what a scripted API server says to one request. The zero value is a watch that stays open and says nothing.
+// answer is what a scripted API server says to one request. The zero value is a watch that stays
+// open and says nothing.
 type answer struct {
 	code  int // default 200
 	after string
@@ -32,8 +33,9 @@ type answer struct {
 	hangs bool          // a list that never comes
 }
 
-// script is a source of pods without a network and without a log, in the time of a test's bubble, where a pause that nobody asked for shows as well
-// as one that is too short. The last answer of each kind is repeated.
+// script is a source of pods without a network and without a log, in the time of a test's bubble,
+// where a pause that nobody asked for shows as well as one that is too short. The last answer of
+// each kind is repeated.
 type script struct {
 	lists, watches []answer
 	cfg            Config

@@ -43,8 +43,8 @@ type Service struct {
 	mirror      context.Context                      // of everything that mirrors; nil before Run
 }
 
-// New builds a reflector that mirrors what kc and the clients of cfg.Clusters serve onto log, and reports through tel. It contacts nobody. The
-// error holds every fault of the configuration.
+// New builds a reflector that mirrors what kc and the clients of cfg.Clusters serve onto log, and
+// reports through tel. It contacts nobody. The error holds every fault of the configuration.
 func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -178,8 +178,8 @@ func (s *Service) all() []*reflection {
 // Ready runs the checks of /readyz.
 func (s *Service) Ready(ctx context.Context) telemetry.Readiness { return s.admin.Readiness(ctx) }
 
-// checkSource is ready while any reflection is not failing: one that cannot be listed, or whose log is full, must not hold
-// the others back. It is a detail then.
+// checkSource is ready while any reflection is not failing: one that cannot be listed, or whose log
+// is full, must not hold the others back. It is a detail then.
 func (s *Service) checkSource(context.Context) error {
 	all := s.all()
 	if len(all) == 0 {

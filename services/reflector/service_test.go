@@ -210,7 +210,8 @@ func TestAPausedLeadersAppendsAreFenced(t *testing.T) {
 	}
 }
 
-// ticking is a source that writes an event every few milliseconds to its watcher, from the version asked for.
+// ticking is a source that writes an event every few milliseconds to its watcher, from the version
+// asked for.
 func ticking(t testing.TB) (*api, *atomic.Int64) {
 	t.Helper()
 	a := newAPI(t)
@@ -237,8 +238,8 @@ func ticking(t testing.TB) (*api, *atomic.Int64) {
 	return a, newest
 }
 
-// wellOrdered checks that no record of a term follows a later term's, that no term begins twice and that the state is a ticking source's. It returns
-// the number of terms.
+// wellOrdered checks that no record of a term follows a later term's, that no term begins twice and
+// that the state is a ticking source's. It returns the number of terms.
 func wellOrdered(t testing.TB, m *mirror) int {
 	t.Helper()
 	m.mu.Lock()
@@ -352,7 +353,8 @@ func TestASecondScopeOfAResourceIsRefused(t *testing.T) {
 	})
 }
 
-// A request for a list that stands in the bucket, of what is not served, looks for it once, and does not end the waits after that.
+// A request for a list that stands in the bucket, of what is not served, looks for it once, and
+// does not end the waits after that.
 func TestARelistOfWhatIsNotServedIsNoStorm(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -22,8 +22,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// valve forwards connections to a server, and holds what clients send while it is shut. When a test ends it is opened first: everything else that cleans up
-// may have to wait for what hangs in it.
+// valve forwards connections to a server, and holds what clients send while it is shut. When a test
+// ends it is opened first: everything else that cleans up may have to wait for what hangs in it.
 type valve struct {
 	t    testing.TB
 	addr string
@@ -151,7 +151,8 @@ func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
 	}
 }
 
-// Coalescing frees nothing when every change is of another key: then the stage takes no more, the watch goes on, and one list tells the rest.
+// Coalescing frees nothing when every change is of another key: then the stage takes no more, the
+// watch goes on, and one list tells the rest.
 func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 	t.Parallel()
 	const keys = 1500

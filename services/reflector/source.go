@@ -44,7 +44,8 @@ type source struct {
 	shadow *delta.Shadow
 	epoch  uint64
 	w      delta.RV // everything up to it is staged; empty: a complete list is due
-	// reform makes a complete list due although w is known: the log may hold another form. It is why keys are gone that the list does not hold.
+	// reform makes a complete list due although w is known: the log may hold another form. It is why
+	// keys are gone that the list does not hold.
 	reform delta.DeleteReason
 	retry  retry
 	lost   lost
@@ -107,7 +108,8 @@ func (s *source) run(ctx context.Context) error {
 	}
 }
 
-// round reads the whole state, if it is due, and watches. It returns the stage at which it ended; from stageWatch on the state was complete.
+// round reads the whole state, if it is due, and watches. It returns the stage at which it ended;
+// from stageWatch on the state was complete.
 func (s *source) round(ctx context.Context, relist bool) (string, error) {
 	if relist {
 		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_LISTING)
@@ -234,7 +236,8 @@ func (s *source) well(ctx context.Context, now time.Time) {
 	}
 }
 
-// event stages one event. W moves with every event whose version can be read, also when there is nothing to publish.
+// event stages one event. W moves with every event whose version can be read, also when there is
+// nothing to publish.
 func (s *source) event(ev kube.Event, now time.Time) {
 	if s.chosen.leaves(ev.Object) {
 		s.pass(ev, now)
@@ -258,7 +261,8 @@ func (s *source) event(ev kube.Event, now time.Time) {
 	s.reached(rv, now)
 }
 
-// pass goes over the event of an object in another namespace. One without a version moves nothing, and nothing was missed.
+// pass goes over the event of an object in another namespace. One without a version moves nothing,
+// and nothing was missed.
 func (s *source) pass(ev kube.Event, now time.Time) {
 	rv, err := kube.EventRV(ev.Object)
 	if err != nil {
@@ -284,7 +288,8 @@ func (s *source) reached(rv delta.RV, now time.Time) {
 	})
 }
 
-// change takes an event of an object in; it returns the record to publish, if there is one, and the event's version.
+// change takes an event of an object in; it returns the record to publish, if there is one, and the
+// event's version.
 func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, bool) {
 	o, err := s.normalize(ev.Object, now)
 	if err != nil && (ev.Type != kube.EventDeleted || o.Key == "" || o.RV == "") {
@@ -315,13 +320,15 @@ func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, b
 	return rec, o.RV, publish
 }
 
-// poisoned quarantines an event of which not even the key is known. Something was missed: a list is due.
+// poisoned quarantines an event of which not even the key is known. Something was missed: a list is
+// due.
 func (s *source) poisoned(why error, now time.Time) {
 	s.poison(delta.Object{}, why, now)
 	s.missed(now)
 }
 
-// missed makes a list due. Until it is made the log claims nothing behind the event that was missed, and who leads next meets that event again.
+// missed makes a list due. Until it is made the log claims nothing behind the event that was
+// missed, and who leads next meets that event again.
 func (s *source) missed(now time.Time) {
 	s.p.add((*delta.Stage).Miss)
 	s.lost.arm(now)

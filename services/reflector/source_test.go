@@ -18,7 +18,8 @@ import (
 
 var pods = delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 
-// quick is a configuration that mirrors pods with short delays. The lease is long: a busy machine loses a short one, and every term starts over.
+// quick is a configuration that mirrors pods with short delays. The lease is long: a busy machine
+// loses a short one, and every term starts over.
 func quick() reflector.Config {
 	return reflector.Config{
 		Resources: []reflector.Resource{{Name: "pods.v1"}},

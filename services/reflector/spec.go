@@ -22,22 +22,27 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// Resource is one collection to mirror, or all of them, and in which form. Its fields are those of the ReflectionSpec that AddReflection
-// takes.
+// Resource is one collection to mirror, or all of them, and in which form. Its fields are those of
+// the ReflectionSpec that AddReflection takes.
 type Resource struct {
 	// Cluster by its name in [Config]. Empty in a configuration means every cluster of it.
 	Cluster string
-	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery.
-	// "*" is everything that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it. With namespaces it leaves out what has none.
+	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is
+	// left out is found by discovery. "*" is everything that can be watched, except secrets, the copy
+	// of events in events.k8s.io, and what is named beside it. With namespaces it leaves out what has
+	// none.
 	Name string
 	// Scope narrows the collection; one resource has one scope.
 	Scope kube.Scope
-	// Namespaces narrow it to several. One alone is the same as Scope.Namespace; beside that the list must hold just that one. Several are read
-	// from one list and one watch of the whole cluster, which needs permission for all of it.
+	// Namespaces narrow it to several. One alone is the same as Scope.Namespace; beside that the list
+	// must hold just that one. Several are read from one list and one watch of the whole cluster,
+	// which needs permission for all of it.
 	Namespaces []string
-	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec and no status.
+	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec and
+	// no status.
 	MetadataOnly bool
-	// Transform of the objects. Without hints, pods carry their node; without labels, objects carry those by which jobs find their pods.
+	// Transform of the objects. Without hints, pods carry their node; without labels, objects carry
+	// those by which jobs find their pods.
 	Transform kube.Transform
 }
 
@@ -46,7 +51,8 @@ var defaultHints = map[string]map[string]string{
 	"pods": {"node": "spec.nodeName"},
 }
 
-// defaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
+// defaultLabels are the labels that records carry in their headers: those by which controllers find
+// what they own.
 var defaultLabels = []string{"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 
 // everything is the name of all resources together.
@@ -199,7 +205,8 @@ func checkCluster(name string) error {
 	return nil
 }
 
-// complete fills in what the resource's default is, and brings everything whose order does not matter into order.
+// complete fills in what the resource's default is, and brings everything whose order does not
+// matter into order.
 func (r Resource) complete() Resource {
 	r = r.placed()
 	t := &r.Transform
@@ -235,11 +242,13 @@ type form struct {
 	Labels          []string          `json:"labels,omitempty"`
 }
 
-// longFingerprint is the length from which a hash replaces the rest: every renewal of a lease carries it.
+// longFingerprint is the length from which a hash replaces the rest: every renewal of a lease
+// carries it.
 const longFingerprint = 512
 
-// fingerprint is the scope and the form as one line: equal forms have equal texts, also when they are written differently, and different
-// forms have different ones. It is made for people to compare.
+// fingerprint is the scope and the form as one line: equal forms have equal texts, also when they
+// are written differently, and different forms have different ones. It is made for people to
+// compare.
 func (r Resource) fingerprint() string {
 	r = r.complete()
 	t := &r.Transform
@@ -261,7 +270,8 @@ func (r Resource) fingerprint() string {
 	return text
 }
 
-// apart are the fields in which two fingerprints differ, as each has them. One that was shortened is given in whole.
+// apart are the fields in which two fingerprints differ, as each has them. One that was shortened
+// is given in whole.
 func apart(theirs, mine string) (string, string) {
 	var a, b map[string]json.RawMessage
 	if json.Unmarshal([]byte(theirs), &a) != nil || json.Unmarshal([]byte(mine), &b) != nil {

@@ -11,7 +11,8 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// Every field of a spec reaches the API server's queries or the records, whether they come by a list or by a watch.
+// Every field of a spec reaches the API server's queries or the records, whether they come by a
+// list or by a watch.
 func TestEveryFieldOfASpecCounts(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

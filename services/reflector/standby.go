@@ -15,12 +15,14 @@ var (
 	// errDifferentSpec says that the collection is led by a process that mirrors it in another form.
 	errDifferentSpec = errors.New("reflector: the collection is mirrored in another form")
 	errInherited     = errors.New("quarantined before this process led the collection")
-	// errNewerLog says that this build does not read all of the log: what it cannot read it must not replace, since nobody else could tell.
+	// errNewerLog says that this build does not read all of the log: what it cannot read it must not
+	// replace, since nobody else could tell.
 	errNewerLog = errors.New("reflector: the log is not written by this build")
 )
 
-// standby follows a collection's log by its headers for as long as somebody else may lead it, so that a takeover needs no more of the log than
-// what was written since a moment ago. What it holds is the shadow a leader needs, and how far the log is.
+// standby follows a collection's log by its headers for as long as somebody else may lead it, so
+// that a takeover needs no more of the log than what was written since a moment ago. What it holds
+// is the shadow a leader needs, and how far the log is.
 type standby struct {
 	r *reflection
 
@@ -29,10 +31,12 @@ type standby struct {
 	follower delta.Follower
 	created  time.Time // of the log that was read; zero before anything was
 	replayed bool      // and no replay is under way
-	// unknown: a record could not be read. What a log read from its start says of it must be found out then.
+	// unknown: a record could not be read. What a log read from its start says of it must be found out
+	// then.
 	unknown bool
 	unread  bool
-	// counted says that the last record with a count told live keys, and that nothing without one came behind it.
+	// counted says that the last record with a count told live keys, and that nothing without one came
+	// behind it.
 	counted  bool
 	live     int
 	digested bool // as counted, of the digest
@@ -125,7 +129,8 @@ func (s *standby) refuse(why error) {
 	}
 }
 
-// contest is a context for the wait for the lease, which ends when this build turns out not to read the log.
+// contest is a context for the wait for the lease, which ends when this build turns out not to read
+// the log.
 func (s *standby) contest(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
@@ -156,7 +161,8 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 	}
 }
 
-// count takes what a record says of the keys that live. What only begins a term tells nothing, and changes nothing.
+// count takes what a record says of the keys that live. What only begins a term tells nothing, and
+// changes nothing.
 func (s *standby) count(rec *delta.Record) {
 	switch rec.Kind {
 	case delta.KindFence, delta.KindTerm, delta.KindOrigin:
@@ -166,9 +172,9 @@ func (s *standby) count(rec *delta.Record) {
 	}
 }
 
-// restoreUnreadable takes records that are damaged or foreign: their keys are known to be in the log, and nothing else. A relist
-// then replaces or buries them. What the shadow holds of such a key may be newer than nothing, so only a log read from its start tells
-// which keys these are.
+// restoreUnreadable takes records that are damaged or foreign: their keys are known to be in the
+// log, and nothing else. A relist then replaces or buries them. What the shadow holds of such a key
+// may be newer than nothing, so only a log read from its start tells which keys these are.
 func (s *standby) restoreUnreadable(records []delta.Unreadable, now time.Time) {
 	for _, u := range records {
 		if u.Key == "" {
@@ -200,23 +206,26 @@ type handoverState struct {
 	at delta.Revision
 	// unread says that records could not be read and must be replaced by a relist.
 	unread bool
-	// missing is how many keys more, or fewer, live by the count of the leader than by the log's records: somebody took some away, and nobody can say
-	// which. 0 also when the log holds no count.
+	// missing is how many keys more, or fewer, live by the count of the leader than by the log's
+	// records: somebody took some away, and nobody can say which. 0 also when the log holds no count.
 	missing int
-	// differs says that other keys or versions live by the last leader's digest than by the log's records, though as many.
+	// differs says that other keys or versions live by the last leader's digest than by the log's
+	// records, though as many.
 	differs bool
 	// filtered is when an object was last seen to leave the form of the collection.
 	filtered time.Time
 }
 
-// departures reports whether some reader may remember tombstones of objects that left the form. One that was behind when it took such a tombstone
-// remembers it for as much longer than the log holds it, and one that is further behind than the TTL begins again.
+// departures reports whether some reader may remember tombstones of objects that left the form. One
+// that was behind when it took such a tombstone remembers it for as much longer than the log holds
+// it, and one that is further behind than the TTL begins again.
 func (l *handoverState) departures(now time.Time, ttl time.Duration) bool {
 	return !l.filtered.IsZero() && now.Sub(l.filtered) <= 2*ttl
 }
 
-// take follows the log up to what w has written of it, which must be its end and stay it, then stops following and returns what it found. The
-// sequence alone would not do: in a log recreated, or one that was cut short, it may lie below what was read of the log that was.
+// take follows the log up to what w has written of it, which must be its end and stay it, then
+// stops following and returns what it found. The sequence alone would not do: in a log recreated,
+// or one that was cut short, it may lie below what was read of the log that was.
 func (s *standby) take(ctx context.Context, w *stream.Writer) (handoverState, error) {
 	s.mu.Lock()
 	again := !s.created.Equal(w.Created()) || s.unknown

@@ -13,8 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAStandbyFindsOutWhatItCouldNotRead: a damaged record replaces one that the standby has read already. What
-// it holds of the key says nothing any more, and a leader must put something readable in its place.
+// TestAStandbyFindsOutWhatItCouldNotRead: a damaged record replaces one that the standby has read
+// already. What it holds of the key says nothing any more, and a leader must put something readable
+// in its place.
 func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()

@@ -83,7 +83,8 @@ func (s *state) get() view {
 	return v
 }
 
-// behind is how far the log is behind the source: the lag of the last change that got there, or how long the next has waited already.
+// behind is how far the log is behind the source: the lag of the last change that got there, or how
+// long the next has waited already.
 func (v *view) behind(now time.Time) time.Duration {
 	if v.waitingSince.IsZero() {
 		return v.lag
@@ -99,8 +100,9 @@ func (v *view) leaderTerm() uint64 {
 	return v.term
 }
 
-// fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait. It returns how often in a row
-// that was the reason, this time included, and how often the one before was.
+// fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it
+// does not wait. It returns how often in a row that was the reason, this time included, and how
+// often the one before was.
 func (s *state) fail(reason string, err error, now time.Time, wait time.Duration) (attempts, before int) {
 	s.set(func(v *view) {
 		if v.reason != reason {
@@ -122,7 +124,8 @@ func (s *state) failing() bool {
 	return s.v.lastErr != ""
 }
 
-// well notes that nothing fails any more; it returns how often it did, and for what reason the last time.
+// well notes that nothing fails any more; it returns how often it did, and for what reason the last
+// time.
 func (s *state) well() (attempts int, reason string) {
 	s.set(func(v *view) {
 		attempts, reason = v.attempts, v.reason

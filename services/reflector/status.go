@@ -106,7 +106,8 @@ func (v *server) Relist(ctx context.Context, req *reflectorv1.RelistRequest) (*r
 	return &reflectorv1.RelistResponse{Collection: names[0]}, nil
 }
 
-// matches reports whether asked names the collection: in whole, without the cluster, or by leading parts such as "pods" and "jobs.batch".
+// matches reports whether asked names the collection: in whole, without the cluster, or by leading
+// parts such as "pods" and "jobs.batch".
 func matches(name, asked string) bool {
 	if name == asked {
 		return true

@@ -16,13 +16,15 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// WatchList says how the whole state of a collection is read: as a list, or as the beginning of the watch (a streaming start).
+// WatchList says how the whole state of a collection is read: as a list, or as the beginning of the
+// watch (a streaming start).
 type WatchList string
 
 // The ways to read the whole state.
 const (
-	// WatchListAuto lists, and asks for a streaming start after a list that ran out of time: a stream may take as long as a watch. Lists come first
-	// because they cost the API server half as much CPU, and arrive in two thirds of the time.
+	// WatchListAuto lists, and asks for a streaming start after a list that ran out of time: a stream
+	// may take as long as a watch. Lists come first because they cost the API server half as much CPU,
+	// and arrive in two thirds of the time.
 	WatchListAuto WatchList = "auto"
 	// WatchListAlways asks for a streaming start each time, and lists when that fails; this is what
 	// client-go does.
@@ -41,11 +43,12 @@ func (w WatchList) validate() error {
 	return fmt.Errorf("reflector: watch list %q: want auto, always, only or never", string(w))
 }
 
-// errNoEnd says that the server watches, but never says that its initial state is complete: it does not know what was asked of it.
+// errNoEnd says that the server watches, but never says that its initial state is complete: it does
+// not know what was asked of it.
 var errNoEnd = errors.New("reflector: the server does not mark the end of the initial state")
 
-// streaming reports whether to begin with a streaming start. A server that does not mark its end is not asked again in this term: to find out
-// costs time, where a refusal costs nothing.
+// streaming reports whether to begin with a streaming start. A server that does not mark its end is
+// not asked again in this term: to find out costs time, where a refusal costs nothing.
 func (s *source) streaming() bool {
 	switch s.r.cfg.WatchList {
 	case WatchListOnly:

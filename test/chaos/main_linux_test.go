@@ -30,7 +30,8 @@ const (
 	limiterMax = time.Second
 	// margin is what a worker's clock gives away: it takes a lease for its own for so much less.
 	margin = 500 * time.Millisecond
-	// afterCut is how long a worker takes its leases for its own after its stream broke; the server leaves it a second.
+	// afterCut is how long a worker takes its leases for its own after its stream broke; the server
+	// leaves it a second.
 	afterCut = 400 * time.Millisecond
 )
 
@@ -71,8 +72,9 @@ func clock() int64 {
 	return t.Nano()
 }
 
-// shared turns a time of the store's clock, which is this machine's wall clock, into the shared one. Both are read at
-// once, or again: anyone who is preempted between them would be off by as much.
+// shared turns a time of the store's clock, which is this machine's wall clock, into the shared
+// one. Both are read at once, or again: anyone who is preempted between them would be off by as
+// much.
 func shared(wall time.Time) int64 {
 	for {
 		before, now, after := clock(), time.Now(), clock()

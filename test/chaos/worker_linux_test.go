@@ -279,7 +279,8 @@ func (w *chaosWorker) finish(name leaseName, late bool) {
 	w.flush()
 }
 
-// flush sends what was decided, and asks for as many keys as there is room for. The caller holds mu.
+// flush sends what was decided, and asks for as many keys as there is room for. The caller holds
+// mu.
 func (w *chaosWorker) flush() {
 	if w.stream == nil {
 		return

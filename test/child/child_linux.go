@@ -14,10 +14,12 @@ import (
 	"time"
 )
 
-// roleVariable, set in the environment, makes the test binary play a role instead of running its tests.
+// roleVariable, set in the environment, makes the test binary play a role instead of running its
+// tests.
 const roleVariable = "DELTAPLANE_TEST_ROLE"
 
-// Main runs the tests of m. In a process that [Start] made it plays the role instead, until it ends or is asked to by SIGTERM.
+// Main runs the tests of m. In a process that [Start] made it plays the role instead, until it ends
+// or is asked to by SIGTERM.
 func Main[R any](m *testing.M, play func(context.Context, R) error) {
 	text := os.Getenv(roleVariable)
 	if text == "" {
@@ -36,7 +38,8 @@ func Main[R any](m *testing.M, play func(context.Context, R) error) {
 	}
 }
 
-// Logger is for what a role runs. It is silent, or writes to standard error from level on when DELTAPLANE_TEST_VERBOSE is set.
+// Logger is for what a role runs. It is silent, or writes to standard error from level on when
+// DELTAPLANE_TEST_VERBOSE is set.
 func Logger(name string, level slog.Level) *slog.Logger {
 	if os.Getenv("DELTAPLANE_TEST_VERBOSE") == "" {
 		return slog.New(slog.DiscardHandler)
@@ -51,7 +54,8 @@ type Process struct {
 	err  error // set before done is closed
 }
 
-// Start starts this binary in a role, which is handed over as JSON. The process is killed when the test ends, and dies with it.
+// Start starts this binary in a role, which is handed over as JSON. The process is killed when the
+// test ends, and dies with it.
 func Start[R any](t *testing.T, role R) *Process {
 	t.Helper()
 	text, err := json.Marshal(role)

@@ -1,2 +1,3 @@
-// Package child lets a test binary start itself again as the processes of a run, each in a role of its own.
+// Package child lets a test binary start itself again as the processes of a run, each in a role of
+// its own.
 package child

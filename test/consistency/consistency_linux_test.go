@@ -19,13 +19,15 @@ func TestAnswersKeepTheirBoundsWhateverIsStoppedOrKilled(t *testing.T) {
 	judge(t, newCrew(t, 1), number(t, "DELTAPLANE_ANSWERS", 2000))
 }
 
-// Each server of the log applies what was agreed on at its own pace, so that readers see more or less than its leader says.
+// Each server of the log applies what was agreed on at its own pace, so that readers see more or
+// less than its leader says.
 func TestAnswersFromAReplicatedLogKeepTheirBounds(t *testing.T) {
 	t.Parallel()
 	judge(t, newCrew(t, 3), number(t, "DELTAPLANE_ANSWERS", 1000))
 }
 
-// judge compares so many answers with what happened at the source, while one fault follows the other.
+// judge compares so many answers with what happened at the source, while one fault follows the
+// other.
 func judge(t *testing.T, c *crew, most int) {
 	t.Helper()
 	v := newVerdicts(t, c.src)
@@ -60,7 +62,8 @@ func judge(t *testing.T, c *crew, most int) {
 	t.Logf("%d say that they are not exact; %d are outside of their bounds, %d of them claimed to be exact; refused: %v", v.inexact, v.wrong, v.claimed, v.refused)
 }
 
-// What one replica has shown, the other does not show as it was before, when it is given the upper bound.
+// What one replica has shown, the other does not show as it was before, when it is given the upper
+// bound.
 func TestTheUpperBoundOfOneReplicaKeepsTheOtherFromGoingBack(t *testing.T) {
 	t.Parallel()
 	rounds := number(t, "DELTAPLANE_ROUNDS", 6)

@@ -182,7 +182,8 @@ func (r *reader) pages(ctx context.Context, c *indexv1.Consistency) error {
 	return r.answer("page of another replica", &indexv1.Consistency{AtLeast: first.GetUpper()}, next, some(next))
 }
 
-// watch keeps the objects that a watch of one replica tells, and judges them whenever it states bounds.
+// watch keeps the objects that a watch of one replica tells, and judges them whenever it states
+// bounds.
 func (r *reader) watch(ctx context.Context, x indexv1.IndexServiceClient) {
 	var at *deltav1.Position
 	got, whole := shown{}, false

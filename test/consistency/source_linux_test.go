@@ -23,7 +23,8 @@ const (
 	rate = 300
 )
 
-// source is an API server whose pods are created, updated, deleted and created again all the time. It remembers all of it.
+// source is an API server whose pods are created, updated, deleted and created again all the time.
+// It remembers all of it.
 type source struct {
 	*httptest.Server
 
@@ -155,7 +156,8 @@ func (s *source) run(stop <-chan struct{}) {
 	}
 }
 
-// step makes one change; a deletion is sometimes followed by a creation at once. The caller holds mu.
+// step makes one change; a deletion is sometimes followed by a creation at once. The caller holds
+// mu.
 func (s *source) step() {
 	key := rand.IntN(sourceKeys)
 	now := s.last(key, firstRV+len(s.changes))
@@ -190,7 +192,8 @@ func (s *source) last(key, rv int) event {
 	}
 }
 
-// states are those that a key may have in an answer: as of the revision, and of every change up to the upper bound.
+// states are those that a key may have in an answer: as of the revision, and of every change up to
+// the upper bound.
 func (s *source) states(key int, b bounds) []event {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -167,8 +167,9 @@ func (c *crew) pause() time.Duration {
 	return next.Sub(at)
 }
 
-// judge ends the run: what the source saw, what the witness read, and the state at the end. A reader whose server was killed may have been
-// told more than the next one has caught up with, and is then told to begin again; it may be so often.
+// judge ends the run: what the source saw, what the witness read, and the state at the end. A
+// reader whose server was killed may have received more than the next one has caught up with, and
+// is then told to begin again; it may be so often.
 func (c *crew) judge(changes, again int) {
 	c.t.Helper()
 	c.halt()

@@ -12,7 +12,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// reading is a read of the log through a server: the last resource version that came once the replay had ended.
+// reading is a read of the log through a server: the last resource version that came once the
+// replay had ended.
 type reading struct {
 	came atomic.Int64
 	stop func()
@@ -76,7 +77,8 @@ func (s *servers) host() (name string) {
 	return name
 }
 
-// The server that the reader is connected to lives, and so does the log: only the one that has its consumer is gone.
+// The server that the reader is connected to lives, and so does the log: only the one that has its
+// consumer is gone.
 func TestAReaderGoesOnWhenTheServerOfItsConsumerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newServers(t)

@@ -18,7 +18,8 @@ const (
 	firstRV    = 1000
 )
 
-// source is an API server whose pods change all the time. It remembers every change, so that what a reader received can be judged.
+// source is an API server whose pods change all the time. It remembers every change, so that what a
+// reader received can be judged.
 type source struct {
 	*httptest.Server
 

@@ -159,7 +159,8 @@ func (w *witness) until(timeout time.Duration, cond func() bool) bool {
 	}
 }
 
-// settle waits until everything is claimed, and compares the state with the source's. The source must stand still.
+// settle waits until everything is claimed, and compares the state with the source's. The source
+// must stand still.
 func (w *witness) settle() {
 	w.t.Helper()
 	want, rv := w.src.now()

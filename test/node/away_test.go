@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testForcedAway deletes a pod with no grace while the agent is away: nothing is left of it in the API, and its
-// container runs on until the agent comes back.
+// testForcedAway deletes a pod with no grace while the agent is away: nothing is left of it in the
+// API, and its container runs on until the agent comes back.
 func testForcedAway(t *testing.T, w *world) {
 	w.runPod(t, w.boxPod(t, "forced", corev1.RestartPolicyAlways, "sleep", "1h"))
 	pid := w.task(t, w.awaitRunning(t, "forced"))
@@ -68,7 +68,8 @@ func testNodeDies(t *testing.T, w *world) {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
 	}
 	w.await(t, "evicted", "is not ready", 30*time.Second, func(p *corev1.Pod) bool { return slices.ContainsFunc(p.Status.Conditions, unready) })
-	// The pod goes a while after the taint: what is judged is the taint, and not before the zones are seen to be down.
+	// The pod goes a while after the taint: what is judged is the taint, and not before the zones are
+	// seen to be down.
 	eventually(t, 30*time.Second, "all zones are down", func(context.Context) error {
 		if !said("all zones are down, or no longer", "stopped=true") {
 			return errors.New("the plane has not said so")

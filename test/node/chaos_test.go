@@ -38,9 +38,9 @@ type chaos struct {
 	made    int
 }
 
-// TestNothingRunsTwiceWhateverIsKilled kills the agent, containerd and containers in any order while pods come and go,
-// and every fifth answer of the runtime is lost.
-// Each container holds a lock while it runs, and writes down who could not get it.
+// TestNothingRunsTwiceWhateverIsKilled kills the agent, containerd and containers in any order
+// while pods come and go, and every fifth answer of the runtime is lost. Each container holds a
+// lock while it runs, and writes down who could not get it.
 func TestNothingRunsTwiceWhateverIsKilled(t *testing.T) {
 	t.Parallel()
 	length, err := time.ParseDuration(env(chaosEnv, "30s"))

@@ -23,8 +23,8 @@ import (
 // kubeEnv says that the programs of test/kube may be built and run.
 const kubeEnv = "DELTAPLANE_KUBE"
 
-// startKube starts a real API server, without any node, with scheduler, garbage collector and service accounts; it
-// ends with the test.
+// startKube starts a real API server, without any node, with scheduler, garbage collector and
+// service accounts; it ends with the test.
 func startKube(t *testing.T) (kubeconfig string, a *api) {
 	t.Helper()
 	if os.Getenv(kubeEnv) != "1" {
@@ -95,7 +95,8 @@ func authority(t *testing.T, kubeconfig string) string {
 	return string(config.CAData)
 }
 
-// testToken uses what every API server puts into a pod: the projected token, the authority's certificate, the namespace.
+// testToken uses what every API server puts into a pod: the projected token, the authority's
+// certificate, the namespace.
 func testToken(t *testing.T, w *world, ca string) {
 	eventually(t, startLimit, "the default service account exists", func(ctx context.Context) error {
 		return w.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)

@@ -85,7 +85,8 @@ func (w *world) awaitPhase(t *testing.T, name string, phase corev1.PodPhase) *co
 	return w.await(t, name, "is "+string(phase), 60*time.Second, func(p *corev1.Pod) bool { return p.Status.Phase == phase })
 }
 
-// awaitRunning waits until the pod's one container runs and has said so: process 1 takes signals from then on.
+// awaitRunning waits until the pod's one container runs and has said so: process 1 takes signals
+// from then on.
 func (w *world) awaitRunning(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	got := w.await(t, name, "runs and is ready", 60*time.Second, func(p *corev1.Pod) bool {

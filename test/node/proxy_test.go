@@ -21,7 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// proxy stands between the agent and a runtime and loses answers: the call was made, and the caller does not know.
+// proxy stands between the agent and a runtime and loses answers: the call was made, and the caller
+// does not know.
 type proxy struct {
 	to *grpc.ClientConn
 

@@ -26,13 +26,15 @@ const (
 	relistLate = 1200 * time.Millisecond
 )
 
-// TestANodeWithTheEventStream is the whole system on containerd 2, which tells the agent what happens.
+// TestANodeWithTheEventStream is the whole system on containerd 2, which tells the agent what
+// happens.
 func TestANodeWithTheEventStream(t *testing.T) {
 	t.Parallel()
 	runNode(t, newWorld(t, containerd.Built, cluster{}), streamLate)
 }
 
-// TestANodeThatRelists is the same on the distribution's containerd, which has no event stream before version 2.
+// TestANodeThatRelists is the same on the distribution's containerd, which has no event stream
+// before version 2.
 func TestANodeThatRelists(t *testing.T) {
 	t.Parallel()
 	runNode(t, newWorld(t, containerd.Installed, cluster{}, "--no-cri-events"), relistLate)
@@ -178,8 +180,9 @@ func testCrashLoop(t *testing.T, w *world, late time.Duration) {
 		return nil
 	})
 	starts := w.starts(t, "crash")
-	// A start takes a while: containerd makes a snapshot, runc two processes. On a machine whose disk is busy a single
-	// one was seen to take nine seconds; the agent is late only when most are. Early is never.
+	// A start takes a while: containerd makes a snapshot, runc two processes. On a machine whose disk
+	// is busy a single one was seen to take nine seconds; the agent is late only when most are. Early
+	// is never.
 	const start = 800 * time.Millisecond
 	tardy := 0
 	for i, wait := range table {

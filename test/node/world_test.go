@@ -151,7 +151,8 @@ type cluster struct {
 	real bool
 }
 
-// newWorld starts everything and waits until the node is ready. Without an API server the plane brings its dev cluster.
+// newWorld starts everything and waits until the node is ready. Without an API server the plane
+// brings its dev cluster.
 func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, error), on cluster, agentArgs ...string) *world {
 	t.Helper()
 	w := &world{api: on.api, runtime: start(t, find), dir: t.TempDir()}
@@ -226,7 +227,8 @@ func (w *world) killAgent(t *testing.T) {
 	w.agent.stop(t, "the agent", syscall.SIGKILL)
 }
 
-// heal brings back what a part that failed may have left dead, so that the next is judged by itself.
+// heal brings back what a part that failed may have left dead, so that the next is judged by
+// itself.
 func (w *world) heal(t *testing.T) {
 	t.Helper()
 	if w.runtime.Down() {

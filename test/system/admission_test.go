@@ -174,7 +174,8 @@ func (k *kubeCluster) touch(t *testing.T, name string) []corev1.Toleration {
 	return pod.Spec.Tolerations
 }
 
-// serverCertificate makes files with a certificate for 127.0.0.1 that signs itself, and returns it as PEM too.
+// serverCertificate makes files with a certificate for 127.0.0.1 that signs itself, and returns it
+// as PEM too.
 func serverCertificate(t *testing.T) (cert, key string, authority []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

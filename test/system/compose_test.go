@@ -38,7 +38,8 @@ func TestCompose(t *testing.T) {
 	})
 }
 
-// compose runs a docker compose command on the deployment, with the same stand-ins it was started with.
+// compose runs a docker compose command on the deployment, with the same stand-ins it was started
+// with.
 func compose(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "../compose/compose.sh", append([]string{"compose"}, args...)...)

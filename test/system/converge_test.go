@@ -11,7 +11,8 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// mirrored are the collections every target reflects, with the path that lists them and the type of their items.
+// mirrored are the collections every target reflects, with the path that lists them and the type of
+// their items.
 var mirrored = []struct{ collection, path, apiVersion, kind string }{
 	{"pods", "/api/v1/pods", "v1", "Pod"},
 	{"jobs", "/apis/batch/v1/jobs", "batch/v1", "Job"},
@@ -19,7 +20,8 @@ var mirrored = []struct{ collection, path, apiVersion, kind string }{
 	{"leases", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", "coordination.k8s.io/v1", "Lease"},
 }
 
-// checkConverged waits until every index equals the API server, object by object after the transform.
+// checkConverged waits until every index equals the API server, object by object after the
+// transform.
 func checkConverged(t *testing.T, x *Target) {
 	t.Helper()
 	client := x.index(t)

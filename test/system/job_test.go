@@ -98,7 +98,8 @@ func waitCondition(t *testing.T, x *Target, name string, kind batchv1.JobConditi
 	return job
 }
 
-// checkOwnerIndex waits until the index files exactly the API server's pods of the Job under its UID.
+// checkOwnerIndex waits until the index files exactly the API server's pods of the Job under its
+// UID.
 func checkOwnerIndex(t *testing.T, x *Target, job *batchv1.Job) {
 	t.Helper()
 	client := x.index(t)

@@ -37,8 +37,8 @@ var kubeProgram = sync.OnceValues(func() (string, error) {
 
 const kubeModule = "../kube"
 
-// kubeCluster is a real API server that a test has for itself, with etcd, simulated nodes and what else
-// test/kube brings.
+// kubeCluster is a real API server that a test has for itself, with etcd, simulated nodes and what
+// else test/kube brings.
 type kubeCluster struct {
 	kubeconfig string
 	dir        string
@@ -99,7 +99,8 @@ func (k *kubeCluster) silence(t *testing.T, stop bool, nodes ...string) {
 	}
 }
 
-// podOn makes a pod that runs on a node for ever and tolerates a NoExecute taint for so many seconds.
+// podOn makes a pod that runs on a node for ever and tolerates a NoExecute taint for so many
+// seconds.
 func (k *kubeCluster) podOn(t *testing.T, node, name, taint string, seconds int) {
 	t.Helper()
 	tolerations := []any{}
@@ -145,7 +146,8 @@ func (k *kubeCluster) startPlane(t *testing.T, store, control []string) *plane {
 	return p
 }
 
-// run starts one part. Replicas of controllers are "controllers", "controllers-2" and "controllers-3".
+// run starts one part. Replicas of controllers are "controllers", "controllers-2" and
+// "controllers-3".
 func (p *plane) run(t *testing.T, part string) {
 	t.Helper()
 	switch {

@@ -75,7 +75,8 @@ func awaitCollection(t *testing.T, x *Target, what string, cond func(*indexv1.Co
 
 // Indexers and reflectors of different builds share a log. What a later build adds, an older one
 // reads as far as it knows it and names the rest. Before what a later build must read, an older
-// indexer stands still with what it has, no key is quarantined, and an older reflector does not lead.
+// indexer stands still with what it has, no key is quarantined, and an older reflector does not
+// lead.
 func TestMixedBuildsShareALog(t *testing.T) {
 	t.Parallel()
 	u := newUp(t, "")

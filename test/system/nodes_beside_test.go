@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The whole kube-controller-manager runs, with its own controllers of nodes and taints, and ours beside it with the
-// same settings: they agree, and neither undoes what the other does.
+// The whole kube-controller-manager runs, with its own controllers of nodes and taints, and ours
+// beside it with the same settings: they agree, and neither undoes what the other does.
 func TestRealNodesBesideKubeControllerManager(t *testing.T) {
 	t.Parallel()
 	audit := newAudit(t)
@@ -229,7 +229,8 @@ func (a *audit) check(t *testing.T, rounds int) {
 	if len(evicted) != 2*rounds {
 		t.Errorf("deleted were %v, want the %d pods whose time was over", evicted, 2*rounds)
 	}
-	// Three outages of one node, one of six: eight nodes fell silent and came back, twice three were tainted again.
+	// Three outages of one node, one of six: eight nodes fell silent and came back, twice three were
+	// tainted again.
 	for _, side := range []string{"ours", "manager"} {
 		events, nodes := 0, 0
 		for key, n := range writes {

@@ -8,9 +8,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
-// A node dies, and while its grace runs every service is killed and started again: the grace is neither shortened
-// nor started over. Then its pods are counted down in batches five seconds apart, and before each batch another service
-// is killed: no eviction is lost, none comes early, none is late by more than a second.
+// A node dies, and while its grace runs every service is killed and started again: the grace is
+// neither shortened nor started over. Then its pods are counted down in batches five seconds apart,
+// and before each batch another service is killed: no eviction is lost, none comes early, none is
+// late by more than a second.
 func TestRealCountdownsSurviveTheKillOfAnyService(t *testing.T) {
 	t.Parallel()
 	t.Run("queues in the memory engine with a log on disk", func(t *testing.T) {
@@ -30,7 +31,8 @@ func TestRealCountdownsSurviveTheKillOfAnyService(t *testing.T) {
 	})
 }
 
-// killGrace bears a gap of two fifths of it, 8 s, which is more than it takes to be over the kill of any service.
+// killGrace bears a gap of two fifths of it, 8 s, which is more than it takes to be over the kill
+// of any service.
 const killGrace = 20 * time.Second
 
 // killInCountdowns kills the store too when restart, which kills and starts it, is given.

@@ -46,7 +46,8 @@ func nodeNames(from, to int) []string {
 	return names
 }
 
-// Three zones of six nodes, without kube-controller-manager's controllers of nodes, ruled by three replicas of ours.
+// Three zones of six nodes, without kube-controller-manager's controllers of nodes, ruled by three
+// replicas of ours.
 func TestRealNodesFailAndComeBack(t *testing.T) {
 	t.Parallel()
 	k := startKube(t, "--nodes", "18", "--zones", "3", "--lease-seconds", "4")
@@ -263,7 +264,8 @@ func (k *kubeCluster) outlived(t *testing.T, node string, tainted time.Time, gra
 	if err := k.api.get(t.Context(), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+node, &lease); err != nil {
 		t.Fatal(err)
 	}
-	// A renewal may be read when the last that was heard is as old as testLiveness: silence counts from then.
+	// A renewal may be read when the last that was heard is as old as testLiveness: silence counts
+	// from then.
 	took := tainted.Sub(lease.Spec.RenewTime.Time)
 	t.Logf("tainted %.2f s after the last renewal, grace %v", took.Seconds(), grace)
 	if took < grace-testLiveness {
@@ -295,7 +297,8 @@ func (w *witness) since(node string) (seen, added time.Time) {
 	return seen, added
 }
 
-// inTime waits until pods are evicted, so many seconds after a moment, and fails when one is early, or late by more than a second.
+// inTime waits until pods are evicted, so many seconds after a moment, and fails when one is early,
+// or late by more than a second.
 func (w *witness) inTime(t *testing.T, from time.Time, pods map[string]int) {
 	t.Helper()
 	most := 0
@@ -316,7 +319,8 @@ func (w *witness) inTime(t *testing.T, from time.Time, pods map[string]int) {
 	for name, seconds := range pods {
 		late := w.evicted(name).Sub(from.Add(time.Duration(seconds) * time.Second))
 		latest = max(latest, late)
-		// What a taint says of its time is a whole second; a pod that may not stay at all is late by the rest of it.
+		// What a taint says of its time is a whole second; a pod that may not stay at all is late by the
+		// rest of it.
 		if allowed := time.Second; late < 0 || late > allowed+map[bool]time.Duration{true: time.Second}[seconds == 0] {
 			t.Errorf("%s was evicted %v after its deadline, want at most %v", name, late, allowed)
 		}

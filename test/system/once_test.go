@@ -16,9 +16,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
-// checkOnePod checks that exactly one pod was ever made for each Job, and that the Job counts it. Nobody removes pods of
-// these Jobs, so none is replaced, and a worker that was stopped, killed or too slow meets its successor at the same name:
-// there is no moment at which a second pod would be in order.
+// checkOnePod checks that exactly one pod was ever made for each Job, and that the Job counts it.
+// Nobody removes pods of these Jobs, so none is replaced, and a worker that was stopped, killed or
+// too slow meets its successor at the same name: there is no moment at which a second pod would be
+// in order.
 func checkOnePod(t *testing.T, x *Target, jobs []*batchv1.Job) {
 	t.Helper()
 	pods := podsSince(t, x, jobs)
@@ -53,8 +54,8 @@ func checkOnePod(t *testing.T, x *Target, jobs []*batchv1.Job) {
 	}
 }
 
-// podsSince are the pods that events tell of since the first of the Jobs was made, as far as the API server still has
-// them: also those that are gone.
+// podsSince are the pods that events tell of since the first of the Jobs was made, as far as the
+// API server still has them: also those that are gone.
 func podsSince(t *testing.T, x *Target, jobs []*batchv1.Job) map[types.UID]*corev1.Pod {
 	t.Helper()
 	first := ^uint64(0)

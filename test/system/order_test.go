@@ -24,7 +24,8 @@ func TestWithoutAReflectorNothingIsWrittenAndReadsAreRefused(t *testing.T) {
 	u.start(t, "up", u.upArgs()...)
 	u.awaitStart(t, "controllers")
 	x := u.target()
-	// A running pod of a Job whose worker would complete it, were it to see no pods; and a Job that wants pods.
+	// A running pod of a Job whose worker would complete it, were it to see no pods; and a Job that
+	// wants pods.
 	job := createJob(t, x, jobOf("early", nil, func(s *batchv1.JobSpec) { s.Completions = new(int32(2)) }))
 
 	client := x.index(t)

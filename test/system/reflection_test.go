@@ -17,8 +17,8 @@ import (
 
 const configMapsPath = "/api/v1/namespaces/default/configmaps"
 
-// A reflection that was added through one of two reflectors is served by the index, goes on when that one is killed, is there after both were
-// started again, and ends when it is removed.
+// A reflection that was added through one of two reflectors is served by the index, goes on when
+// that one is killed, is there after both were started again, and ends when it is removed.
 func TestAReflectionAddedAtRunTimeOutlivesTheReflectorThatTookIt(t *testing.T) {
 	t.Parallel()
 	u := newUp(t, "")

@@ -11,8 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 )
 
-// Two controller replicas share the queue. Each is stopped (SIGSTOP) for longer than its lease at moments that fall
-// anywhere in its work, also between its read and its create, and continued.
+// Two controller replicas share the queue. Each is stopped (SIGSTOP) for longer than its lease at
+// moments that fall anywhere in its work, also between its read and its create, and continued.
 func TestTwoReplicasNeverCreateAPodTooMany(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
@@ -69,7 +69,8 @@ func (u *upTarget) running(names ...string) []*os.Process {
 	return list
 }
 
-// freeze stops one process after another for a while until ctx ends, and leaves all of them running.
+// freeze stops one process after another for a while until ctx ends, and leaves all of them
+// running.
 func freeze(ctx context.Context, processes []*os.Process, pause time.Duration) {
 	for i := 0; ctx.Err() == nil; i++ {
 		process := processes[i%len(processes)]

@@ -28,7 +28,8 @@ type Target struct {
 	API *API
 	// Nodes says that the cluster's nodes are run by our agents.
 	Nodes bool
-	// Restart stops one service ("reflector", "indexer", "queue", "controllers", "nodes") and starts it again.
+	// Restart stops one service ("reflector", "indexer", "queue", "controllers", "nodes") and starts
+	// it again.
 	Restart func(t *testing.T, service string)
 	// Kill ends everything with SIGKILL and starts it again; nil where that cannot be done.
 	Kill func(t *testing.T)

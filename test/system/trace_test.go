@@ -66,7 +66,8 @@ func (c *collector) names() map[string]int {
 	return names
 }
 
-// The trace rides in the record's headers, then in the queue's item: an Add carries items of many traces, so it is in none.
+// The trace rides in the record's headers, then in the queue's item: an Add carries items of many
+// traces, so it is in none.
 func TestOneTraceLeadsFromTheDeltaThroughTheQueueToTheReconcile(t *testing.T) {
 	t.Parallel()
 	var listen net.ListenConfig

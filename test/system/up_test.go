@@ -33,8 +33,8 @@ func TestUpAgainstARealAPIServer(t *testing.T) {
 	runSuite(t, startUp(t, kubeconfig))
 }
 
-// upTarget runs the binary as a user would. To restart one service by itself it is taken out of the all-in-one process and
-// run beside it.
+// upTarget runs the binary as a user would. To restart one service by itself it is taken out of the
+// all-in-one process and run beside it.
 type upTarget struct {
 	binary     string
 	dir        string
@@ -51,7 +51,8 @@ type process struct {
 	done chan struct{}
 }
 
-// newUp chooses ports and a data folder; nothing runs yet. Whatever is started is stopped when the test ends.
+// newUp chooses ports and a data folder; nothing runs yet. Whatever is started is stopped when the
+// test ends.
 func newUp(t *testing.T, kubeconfig string) *upTarget {
 	t.Helper()
 	u := &upTarget{

@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A witness watches nodes and pods of an API server and keeps what happened to them, by the moments at
-// which events came.
+// A witness watches nodes and pods of an API server and keeps what happened to them, by the moments
+// at which events came.
 type witness struct {
 	mu    sync.Mutex // guards what follows
 	err   error
@@ -118,7 +118,8 @@ func (w *witness) node(kind string, raw json.RawMessage, at time.Time) error {
 	return nil
 }
 
-// executing are the keys of a node's NoExecute taints, without the domain; one that is there twice is named twice.
+// executing are the keys of a node's NoExecute taints, without the domain; one that is there twice
+// is named twice.
 func executing(n *corev1.Node) []string {
 	var keys []string
 	for _, x := range n.Spec.Taints {

@@ -23,9 +23,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// Anyone who writes to the API server and then asks any indexer for the resource version of the answer sees the write: while
-// indexers are paused in turn, while the leading reflector is killed again and again, with a key that two writers
-// change, with writes that change nothing, and with deletions.
+// Anyone who writes to the API server and then asks any indexer for the resource version of the
+// answer sees the write: while indexers are paused in turn, while the leading reflector is killed
+// again and again, with a key that two writers change, with writes that change nothing, and with
+// deletions.
 func TestEveryWriteIsReadBack(t *testing.T) {
 	t.Parallel()
 	readBack(t, "", writeCount(t, 2000))
@@ -41,7 +42,8 @@ func TestEveryWriteToARealAPIServerIsReadBack(t *testing.T) {
 	readBack(t, kubeconfig, writeCount(t, 4000))
 }
 
-// writeCount is how many writes are read back: so many, or what DELTAPLANE_WRITES says; 10,000 take two minutes on two busy cores.
+// writeCount is how many writes are read back: so many, or what DELTAPLANE_WRITES says; 10,000 take
+// two minutes on two busy cores.
 func writeCount(t *testing.T, n int) int {
 	if text := os.Getenv("DELTAPLANE_WRITES"); text != "" {
 		var err error
@@ -52,8 +54,8 @@ func writeCount(t *testing.T, n int) int {
 	return n
 }
 
-// ownWriters write keys of their own. Many of them keep the API server busy while some wait for a leader to be replaced; beyond
-// that its processor time sets the pace.
+// ownWriters write keys of their own. Many of them keep the API server busy while some wait for a
+// leader to be replaced; beyond that its processor time sets the pace.
 const ownWriters = 24
 
 func readBack(t *testing.T, kubeconfig string, writes int) {
@@ -148,12 +150,12 @@ type writers struct {
 	last                           atomic.Pointer[batchv1.Job]
 }
 
-// more reports whether the writers are to go on: on a quick machine they would be done before both reflectors were killed, one of
-// which leads.
+// more reports whether the writers are to go on: on a quick machine they would be done before both
+// reflectors were killed, one of which leads.
 func (w *writers) more() bool { return w.done.Load() < w.total || w.kills.Load() < 2 }
 
-// find reads a Job on one of the replicas, at the version of what the writer got. A replica that is paused, or that cannot come
-// there in time, is asked again: late is not stale.
+// find reads a Job on one of the replicas, at the version of what the writer got. A replica that is
+// paused, or that cannot come there in time, is asked again: late is not stale.
 func (w *writers) find(ctx context.Context, name, version string) (*batchv1.Job, error) {
 	began := time.Now()
 	defer func() {
@@ -268,7 +270,8 @@ func (w *writers) check(ctx context.Context, job *batchv1.Job, mark string) erro
 	return nil
 }
 
-// quiet checks that collections in which nothing happens come to the versions of others, by progress records.
+// quiet checks that collections in which nothing happens come to the versions of others, by
+// progress records.
 func (w *writers) quiet(t *testing.T) {
 	t.Helper()
 	version := w.last.Load().ResourceVersion

@@ -240,19 +240,19 @@ func TestATaintThatChangesItsKeyDoesNotRestartTheCountdown(t *testing.T) {
 		w.want(fmt.Sprint("change ", i), "")
 		w.run(time.Millisecond)
 	}
-	w.want("300 s after the first taint", "p delayed")
+	w.want("300 s after the first taint", "delayed p")
 	w.node("n", w.taint(taint.NotReady)) // after 300 s of unbroken taints
 	w.run(250*time.Second - time.Millisecond)
-	w.want("tolerations that changed are counted from the taint that stood then, which was placed at 150 s", "p delayed")
+	w.want("tolerations that changed are counted from the taint that stood then, which was placed at 150 s", "delayed p")
 	w.run(time.Millisecond)
-	w.want("400 s after that taint", "p delayed changed")
+	w.want("400 s after that taint", "delayed p changed")
 	w.node("n")
 	w.run(time.Second)
 	w.node("n", w.taint(taint.NotReady))
 	w.run(299 * time.Second)
-	w.want("a node that was well in between begins again", "p delayed changed")
+	w.want("a node that was well in between begins again", "delayed p changed")
 	w.run(time.Second)
-	w.want("after 300 s of the second outage", "p delayed changed faithful")
+	w.want("after 300 s of the second outage", "delayed p changed faithful")
 }
 
 func TestAnIndexThatMissedARecoveryDoesNotEndANewCountdownEarly(t *testing.T) {

@@ -25,11 +25,12 @@ const (
 	AnnotationPodDeletionGrace  = "io.kubernetes.pod.deletionGracePeriod"
 	AnnotationPodTerminateGrace = "io.kubernetes.pod.terminationGracePeriod"
 
-	// AnnotationContainerKind on a container is one of the kinds below, and AnnotationRestartPolicy is its pod's: the CRI carries
-	// neither, and a simulated runtime's defaults depend on both.
+	// AnnotationContainerKind on a container is one of the kinds below, and AnnotationRestartPolicy is
+	// its pod's: the CRI carries neither, and a simulated runtime's defaults depend on both.
 	AnnotationContainerKind = "deltaplane.io/container-kind"
 	AnnotationRestartPolicy = "deltaplane.io/restart-policy"
-	// KindInit is an init container that is to end, KindSidecar one that is not, KindMain any other container.
+	// KindInit is an init container that is to end, KindSidecar one that is not, KindMain any other
+	// container.
 	KindInit    = "init"
 	KindSidecar = "sidecar"
 	KindMain    = "container"

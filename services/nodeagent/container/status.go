@@ -53,7 +53,8 @@ func (s *PodStatus) Latest(name string) *Status {
 	return nil
 }
 
-// Running reports whether anything of the pod still runs, as [Pod.Running] does. It is safe on a nil status.
+// Running reports whether anything of the pod still runs, as [Pod.Running] does. It is safe on a
+// nil status.
 func (s *PodStatus) Running() bool {
 	if s == nil {
 		return false

@@ -164,8 +164,8 @@ func texts(data map[string][]byte) map[string]string {
 	return out
 }
 
-// Missing is the error for a config map or secret that could not be read, which names it; nil for one
-// that is not there and need not be.
+// Missing is the error for a config map or secret that could not be read, which names it; nil for
+// one that is not there and need not be.
 func Missing(err error, optional *bool, kind, name string) error {
 	if !kube.IsNotFound(err) {
 		return fmt.Errorf("%s %q: %w", kind, name, err)

@@ -7,7 +7,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
 )
 
-// Upstream's expansion table (third_party/forked/golang/expansion, TestMapReference and TestMapping).
+// Upstream's expansion table (third_party/forked/golang/expansion, TestMapReference and
+// TestMapping).
 func TestMapping(t *testing.T) {
 	t.Parallel()
 	known := map[string]string{

@@ -16,8 +16,8 @@ type Actions struct {
 	KillPod bool
 	// Kill are containers to stop.
 	Kill []Kill
-	// CreateSandbox asks for a new sandbox, as the Attempt-th; otherwise SandboxID is the one to use, or the one
-	// that is given up.
+	// CreateSandbox asks for a new sandbox, as the Attempt-th; otherwise SandboxID is the one to use,
+	// or the one that is given up.
 	CreateSandbox bool
 	SandboxID     string
 	Attempt       uint32
@@ -28,13 +28,16 @@ type Actions struct {
 // Kill is a container to stop, and why.
 type Kill struct{ ID, Name, Message string }
 
-// Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was. It is
-// the kubelet's computePodActions without probes, resizing and ephemeral containers, and reads neither clock nor runtime.
-// Back-off is not its matter. It differs from it so:
+// Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was.
+// It is the kubelet's computePodActions without probes, resizing and ephemeral containers, and
+// reads neither clock nor runtime. Back-off is not its matter. It differs from it so:
 //   - Of two instances of a container that run, the older is stopped.
-//   - With restartPolicy Never a container of unknown state is stopped and not started again, because it may have run.
-//   - With restartPolicy Never a dead sandbox is replaced for containers that never ran; the kubelet leaves such a pod Pending.
-//   - An init container counts as done only in the current sandbox, so nothing has to be removed for it to run in a new one.
+//   - With restartPolicy Never a container of unknown state is stopped and not started again,
+//     because it may have run.
+//   - With restartPolicy Never a dead sandbox is replaced for containers that never ran; the
+//     kubelet leaves such a pod Pending.
+//   - An init container counts as done only in the current sandbox, so nothing has to be removed
+//     for it to run in a new one.
 //   - A sandbox without an address is kept.
 func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 	if status == nil {
@@ -136,7 +139,8 @@ func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
 	}
 }
 
-// initFailed says that an init container ended otherwise than well, or was ended by the end of its sandbox.
+// initFailed says that an init container ended otherwise than well, or was ended by the end of its
+// sandbox.
 func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
 		s := status.Latest(c.Name)
@@ -144,8 +148,9 @@ func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
 	})
 }
 
-// initContainers fills in which init containers to start, and says whether the containers proper may be. It goes
-// from the last to the first, because those that ended may have been removed while a later one was not.
+// initContainers fills in which init containers to start, and says whether the containers proper
+// may be. It goes from the last to the first, because those that ended may have been removed while
+// a later one was not.
 func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (initialized bool) {
 	inits := pod.Spec.InitContainers
 	if len(inits) == 0 {
@@ -157,8 +162,8 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 		}
 		return nil
 	}
-	// Containers of an older sandbox say nothing: a node's restart leaves them exited. The kubelet, which does not tell
-	// sandboxes apart, takes no exited container for a sign.
+	// Containers of an older sandbox say nothing: a node's restart leaves them exited. The kubelet,
+	// which does not tell sandboxes apart, takes no exited container for a sign.
 	for i := range pod.Spec.Containers {
 		if s := here(pod.Spec.Containers[i].Name); s != nil && s.State != container.Unknown {
 			initialized = true
@@ -219,7 +224,8 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 // reasonOOMKilled is a runtime's word for a container that was killed for its memory.
 const reasonOOMKilled = "OOMKilled"
 
-// shouldStart says whether a container that does not run is to be started; nil is one that never was.
+// shouldStart says whether a container that does not run is to be started; nil is one that never
+// was.
 func shouldStart(pod *corev1.Pod, s *container.Status) bool {
 	if pod.DeletionTimestamp != nil {
 		return false
@@ -236,5 +242,6 @@ func shouldStart(pod *corev1.Pod, s *container.Status) bool {
 	return true
 }
 
-// changed says that a container runs by another definition; one of unknown definition is left alone.
+// changed says that a container runs by another definition; one of unknown definition is left
+// alone.
 func changed(c *corev1.Container, s *container.Status) bool { return s.Hash != 0 && s.Hash != Hash(c) }

@@ -14,9 +14,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 )
 
-// decision is one row: a pod of init containers and containers ("s*" is a sidecar), what of it was observed, and what is
-// to be done. Observed are NAME=STATE, newest first: R running, R! by another definition, C created, U unknown, E0 exited with 0;
-// @old after it says that it is in an older sandbox.
+// decision is one row: a pod of init containers and containers ("s*" is a sidecar), what of it was
+// observed, and what is to be done. Observed are NAME=STATE, newest first: R running, R! by another
+// definition, C created, U unknown, E0 exited with 0; @old after it says that it is in an older
+// sandbox.
 type decision struct {
 	name     string
 	policy   corev1.RestartPolicy

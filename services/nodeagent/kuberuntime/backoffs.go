@@ -35,8 +35,8 @@ type backoffs struct {
 	growth backoff.Growth
 	file   string
 	log    *slog.Logger
-	// lost is when the manager began without the state of before, zero when it had it: instances made before then
-	// are evidence that stands in for entries.
+	// lost is when the manager began without the state of before, zero when it had it: instances made
+	// before then are evidence that stands in for entries.
 	lost time.Time
 
 	mu      sync.Mutex
@@ -53,7 +53,8 @@ type entry struct {
 	Pod types.UID `json:"pod"`
 }
 
-// newBackoffs reads the state in file; "" keeps none. What cannot be read is warned of and started over.
+// newBackoffs reads the state in file; "" keeps none. What cannot be read is warned of and started
+// over.
 func newBackoffs(b Backoff, file string, now time.Time, log *slog.Logger) *backoffs {
 	out := &backoffs{
 		growth: backoff.Growth{Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(), ExpireAfter: b.Reset.Microseconds()},
@@ -80,8 +81,8 @@ func newBackoffs(b Backoff, file string, now time.Time, log *slog.Logger) *backo
 	return out
 }
 
-// left says how long a key still waits after something that happened at event, and its whole delay; zero or less
-// is not in back-off.
+// left says how long a key still waits after something that happened at event, and its whole delay;
+// zero or less is not in back-off.
 func (b *backoffs) left(key string, event, now time.Time) (left, delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,8 +90,9 @@ func (b *backoffs) left(key string, event, now time.Time) (left, delay time.Dura
 	return time.Duration(b.growth.Since(e, event.UnixMicro(), now.UnixMicro())) * time.Microsecond, time.Duration(e.Delay) * time.Microsecond
 }
 
-// counted is from when a key's delay counts: from event, or, when that cannot be, as a runtime does not know it or a clock was
-// set back, from the entry's last change. So nothing waits for ever, and nothing is restarted without end.
+// counted is from when a key's delay counts: from event, or, when that cannot be, as a runtime does
+// not know it or a clock was set back, from the entry's last change. So nothing waits for ever, and
+// nothing is restarted without end.
 func (b *backoffs) counted(key string, event, now time.Time) time.Time {
 	b.mu.Lock()
 	e, known := b.entries[key]
@@ -107,7 +109,8 @@ func (b *backoffs) counted(key string, event, now time.Time) time.Time {
 	return updated
 }
 
-// leftSinceUpdate is left counted from the entry's last change; nothing when the clock was set back since.
+// leftSinceUpdate is left counted from the entry's last change; nothing when the clock was set back
+// since.
 func (b *backoffs) leftSinceUpdate(key string, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,8 +134,9 @@ func (b *backoffs) next(key string, pod types.UID, event, now time.Time) (time.D
 }
 
 // rebuild puts back what was lost of a key, from the number of the newest dead instance and when it
-// was started: the delays that its restarts came to, had none been reset. It does nothing for a key that is
-// known, for an instance made since the agent began or without times, and for one that was no restart.
+// was started: the delays that its restarts came to, had none been reset. It does nothing for a key
+// that is known, for an instance made since the agent began or without times, and for one that was
+// no restart.
 func (b *backoffs) rebuild(key string, pod types.UID, restarts int, created, started time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,9 +205,9 @@ func parseState(raw []byte) (map[string]entry, error) {
 	return s.Entries, nil
 }
 
-// save makes the file hold version v of the entries or a later one. Those who come while it is written
-// share the next write. A reader sees the old file or the new one; a file torn by a crash of
-// the whole machine is found out by its reader, and then every container is gone as well.
+// save makes the file hold version v of the entries or a later one. Those who come while it is
+// written share the next write. A reader sees the old file or the new one; a file torn by a crash
+// of the whole machine is found out by its reader, and then every container is gone as well.
 func (b *backoffs) save(v uint64) error {
 	if b.file == "" {
 		return nil

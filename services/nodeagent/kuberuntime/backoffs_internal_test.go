@@ -79,7 +79,8 @@ func TestBackoffHighWaterMark(t *testing.T) {
 	}
 }
 
-// The kubelet drops an entry at twice its maximum; ours stays until a wait that began right before that is over.
+// The kubelet drops an entry at twice its maximum; ours stays until a wait that began right before
+// that is over.
 func TestBackoffGC(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 5 * time.Second, 10 * time.Second}, "")

@@ -43,8 +43,8 @@ type Config struct {
 	MinimumGrace time.Duration
 	// CgroupParent is the cgroup below which pods are put; "" leaves it to the runtime.
 	CgroupParent string
-	// DNS is what pods with the policy ClusterFirst ask, and ClusterDomain what they search in. Without DNS
-	// they are given the node's resolver.
+	// DNS is what pods with the policy ClusterFirst ask, and ClusterDomain what they search in.
+	// Without DNS they are given the node's resolver.
 	DNS           []string
 	ClusterDomain string
 	// KeepDead is how many dead instances of a container are kept while its pod lives.

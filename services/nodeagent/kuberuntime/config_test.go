@@ -311,7 +311,8 @@ func TestEveryFaultOfAConfigurationIsNamed(t *testing.T) {
 	}
 }
 
-// What the agent writes is not the containers' to change: one that led its files elsewhere would have the agent write there.
+// What the agent writes is not the containers' to change: one that led its files elsewhere would
+// have the agent write there.
 func TestVolumesThatTheAgentFillsAreReadOnly(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, kuberuntime.Config{})

@@ -15,8 +15,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime/security"
 )
 
-// containerConfig is what a container is made from. Its errors are of the pod's spec, of what it refers to, or of the node's
-// files; each says which.
+// containerConfig is what a container is made from. Its errors are of the pod's spec, of what it
+// refers to, or of the node's files; each says which.
 func (s *syncing) containerConfig(ctx context.Context, c *corev1.Container, attempt uint32, image *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
 	if !plain(c.Name) {
 		return nil, fmt.Errorf("name: %q cannot name files", c.Name)
@@ -182,8 +182,9 @@ func shares(cpu resource.Quantity) int64 {
 	return min(max(cpu.MilliValue()*1024/1000, minShares), maxShares)
 }
 
-// oomScore says who is killed first when the node runs out of memory: those who asked for nothing. The kubelet grades those
-// in between by their share of the node's memory; here they are in the middle.
+// oomScore says who is killed first when the node runs out of memory: those who asked for nothing.
+// The kubelet grades those in between by their share of the node's memory; here they are in the
+// middle.
 func oomScore(pod *corev1.Pod) int64 {
 	switch qos(pod) {
 	case corev1.PodQOSGuaranteed:

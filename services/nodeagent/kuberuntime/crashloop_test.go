@@ -23,8 +23,9 @@ func crasher() *corev1.Pod {
 	return with(newPod("p", corev1.RestartPolicyAlways, "c"), criruntime.RunSecondsAnnotation, "1", criruntime.ExitCodeAnnotation, "3")
 }
 
-// offsets syncs a pod whenever its container ended or its wait is over, until n instances have started, and says how long after the end
-// of its predecessor each was started. Before each sync it calls before.
+// offsets syncs a pod whenever its container ended or its wait is over, until n instances have
+// started, and says how long after the end of its predecessor each was started. Before each sync it
+// calls before.
 func (n *node) offsets(pod *corev1.Pod, instances int, before func(attempt int)) []time.Duration {
 	n.t.Helper()
 	var out []time.Duration

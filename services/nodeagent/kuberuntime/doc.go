@@ -9,13 +9,12 @@
 //
 // # Never twice
 //
-// A container is started by its ID, and a runtime starts an ID once. So when the
-// answer of a CreateContainer or StartContainer is lost, the next sync starts
-// the container that it finds created, instead of making another; before it makes
-// one it asks the runtime once more whether there is one that the observation it
-// acts on does not know yet ([ErrStale]); and the attempt's number, which
-// runtimes keep unique, stays the same until a container with it was seen. With restartPolicy Never a container that
-// may have run is not started again.
+// A container is started by its ID, and a runtime starts an ID once. So when the answer of a
+// CreateContainer or StartContainer is lost, the next sync starts the container that it finds
+// created, instead of making another; before it makes one it asks the runtime once more whether
+// there is one that the observation it acts on does not know yet ([ErrStale]); and the attempt's
+// number, which runtimes keep unique, stays the same until a container with it was seen. With
+// restartPolicy Never a container that may have run is not started again.
 //
 // # Restarts
 //

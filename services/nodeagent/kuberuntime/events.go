@@ -12,9 +12,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
-// Events calls deliver with every event of this node's containers, in the runtime's order, until ctx ends or the stream breaks;
-// the error then is the stream's. A runtime that has no stream is [container.ErrNoEvents]. An event whose
-// sandbox the runtime does not describe has no pod UID when its container is not known any more.
+// Events calls deliver with every event of this node's containers, in the runtime's order, until
+// ctx ends or the stream breaks; the error then is the stream's. A runtime that has no stream is
+// [container.ErrNoEvents]. An event whose sandbox the runtime does not describe has no pod UID when
+// its container is not known any more.
 func (m *Manager) Events(ctx context.Context, deliver func(container.Event)) error {
 	stream, err := m.rt.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	for err == nil {
@@ -85,7 +86,8 @@ func eventKind(k runtimeapi.ContainerEventType) container.EventKind {
 
 // Conditions are what the runtime says of itself.
 type Conditions struct {
-	// Ready and NetworkReady are its conditions of these names; each with its reason and message when it is not.
+	// Ready and NetworkReady are its conditions of these names; each with its reason and message when
+	// it is not.
 	Ready, NetworkReady               bool
 	ReadyMessage, NetworkReadyMessage string
 }

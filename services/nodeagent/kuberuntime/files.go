@@ -94,8 +94,8 @@ func (s *syncing) makeMessageFile(c *corev1.Container, attempt uint32) (string, 
 	return path, nil
 }
 
-// terminationMessage is what a container that ended left: what it wrote to its message file, else, when its policy asks
-// for that and it failed, the end of its log. "" is nothing.
+// terminationMessage is what a container that ended left: what it wrote to its message file, else,
+// when its policy asks for that and it failed, the end of its log. "" is nothing.
 func (m *Manager) terminationMessage(uid types.UID, s *runtimeapi.ContainerStatus) string {
 	if s.GetAnnotations()[container.AnnotationMessagePath] != "" {
 		if path := m.messageFile(uid, s.GetLabels()[container.LabelContainerName], s.GetMetadata().GetAttempt()); path != "" {
@@ -108,7 +108,8 @@ func (m *Manager) terminationMessage(uid types.UID, s *runtimeapi.ContainerStatu
 	if !fallback || s.GetExitCode() == 0 || !m.inLogs(s.GetLogPath()) {
 		return ""
 	}
-	// A line of the log has at most 16 KB of text, but 80 lines of the longest are not needed for 2 KB.
+	// A line of the log has at most 16 KB of text, but 80 lines of the longest are not needed for 2
+	// KB.
 	raw, err := readEnd(s.GetLogPath(), 4*16<<10, true)
 	if err != nil {
 		return ""

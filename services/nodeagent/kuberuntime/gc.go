@@ -17,9 +17,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
-// CollectGarbage removes dead containers beyond [Config.KeepDead] of a name for pods that keep says are wanted, with all every
-// dead one but the newest of a name that does not run; and of the other pods, once nothing of them runs, everything:
-// containers, sandboxes, logs, files and delays. It goes on past what cannot be removed.
+// CollectGarbage removes dead containers beyond [Config.KeepDead] of a name for pods that keep says
+// are wanted, with all every dead one but the newest of a name that does not run; and of the other
+// pods, once nothing of them runs, everything: containers, sandboxes, logs, files and delays. It
+// goes on past what cannot be removed.
 func (m *Manager) CollectGarbage(ctx context.Context, keep func(types.UID) bool, all bool) error {
 	pods, err := m.Pods(ctx, true)
 	if err != nil {
@@ -58,8 +59,8 @@ func (m *Manager) CollectGarbage(ctx context.Context, keep func(types.UID) bool,
 	return errors.Join(faults...)
 }
 
-// collectOf removes old instances and sandboxes of a pod that lives. The newest instance of each name stays when
-// it is dead: it says how the container ended, and that it ran at all.
+// collectOf removes old instances and sandboxes of a pod that lives. The newest instance of each
+// name stays when it is dead: it says how the container ended, and that it ran at all.
 func (m *Manager) collectOf(ctx context.Context, p container.Pod, all bool) error {
 	kept := max(m.cfg.KeepDead, 0)
 	if all {
@@ -134,8 +135,8 @@ func (m *Manager) collectSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// collectLogs removes the log directories of this node's pods that are gone. Those that carry no mark, or another node's,
-// are left: a log root is often shared.
+// collectLogs removes the log directories of this node's pods that are gone. Those that carry no
+// mark, or another node's, are left: a log root is often shared.
 func (m *Manager) collectLogs(wanted func(types.UID) bool) error {
 	return m.collectDirs(m.cfg.LogRoot, func(name string) types.UID {
 		return types.UID(name[strings.LastIndex(name, "_")+1:])
@@ -145,7 +146,8 @@ func (m *Manager) collectLogs(wanted func(types.UID) bool) error {
 	}, wanted, os.RemoveAll)
 }
 
-// collectFiles removes what pods that are gone were given as files; what others put beside it stays.
+// collectFiles removes what pods that are gone were given as files; what others put beside it
+// stays.
 func (m *Manager) collectFiles(wanted func(types.UID) bool) error {
 	return m.collectDirs(m.cfg.PodsDir, func(name string) types.UID { return types.UID(name) }, func(_, _ string) bool { return true }, wanted, func(path string) error {
 		err := errors.Join(os.RemoveAll(filepath.Join(path, "containers")), os.RemoveAll(filepath.Join(path, "etc-hosts")))

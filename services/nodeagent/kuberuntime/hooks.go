@@ -24,7 +24,8 @@ func (s *syncing) postStart(ctx context.Context, c *corev1.Container, id string)
 	if err == nil {
 		return nil
 	}
-	// The message may hold secrets that the command printed: it goes to the pod's status, not to an Event.
+	// The message may hold secrets that the command printed: it goes to the pod's status, not to an
+	// Event.
 	s.event(s.pod, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 	if e := s.stop(ctx, s.pod, stopping{id: id, name: c.Name, why: "FailedPostStartHook", spec: c}, nil); e != nil {
 		err = fmt.Errorf("%w; and it does not stop: %w", err, e)
@@ -32,7 +33,8 @@ func (s *syncing) postStart(ctx context.Context, c *corev1.Container, id string)
 	return &ContainerError{Container: c.Name, Reason: ReasonPostStartHookError, Message: err.Error(), Err: err}
 }
 
-// preStop runs a container's hook for at most its grace. A hook that fails is reported, and the container is stopped all the same.
+// preStop runs a container's hook for at most its grace. A hook that fails is reported, and the
+// container is stopped all the same.
 func (m *Manager) preStop(ctx context.Context, pod *corev1.Pod, s stopping, grace time.Duration) {
 	if s.spec == nil || s.spec.Lifecycle == nil || s.spec.Lifecycle.PreStop == nil {
 		return

@@ -47,7 +47,8 @@ func policyOf(c *corev1.Container, ref string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// ensureImage makes the image of a container present as its pull policy says. Its errors are [*ContainerError] and [*BackoffError].
+// ensureImage makes the image of a container present as its pull policy says. Its errors are
+// [*ContainerError] and [*BackoffError].
 func (s *syncing) ensureImage(ctx context.Context, c *corev1.Container) (*runtimeapi.Image, error) {
 	fail := func(reason, message string, err error) (*runtimeapi.Image, error) {
 		s.event(s.pod, corev1.EventTypeWarning, "Failed", "Error: "+message)
@@ -74,8 +75,8 @@ func (s *syncing) ensureImage(ctx context.Context, c *corev1.Container) (*runtim
 	return s.pull(ctx, c, ref)
 }
 
-// pullErrorShown is how long a pod waits because of ErrImagePull at most. The sync after it finds the back-off, says
-// ImagePullBackOff, and names the time of the next pull.
+// pullErrorShown is how long a pod waits because of ErrImagePull at most. The sync after it finds
+// the back-off, says ImagePullBackOff, and names the time of the next pull.
 const pullErrorShown = 10 * time.Second
 
 func (s *syncing) pull(ctx context.Context, c *corev1.Container, ref string) (*runtimeapi.Image, error) {

@@ -26,9 +26,10 @@ type stopping struct {
 	noted *int64
 }
 
-// KillPod stops a pod: its containers at once, sidecars after the others and in reverse, each with its grace, then its
-// sandboxes. Pod may be nil when only the runtime still knows it; grace, in seconds, replaces the pod's. What
-// runs is asked of the runtime again, running only adds to it. Nil says that nothing of the pod runs any more.
+// KillPod stops a pod: its containers at once, sidecars after the others and in reverse, each with
+// its grace, then its sandboxes. Pod may be nil when only the runtime still knows it; grace, in
+// seconds, replaces the pod's. What runs is asked of the runtime again, running only adds to it.
+// Nil says that nothing of the pod runs any more.
 func (m *Manager) KillPod(ctx context.Context, pod *corev1.Pod, running container.Pod, grace *int64) error {
 	uid := running.UID
 	if pod != nil {
@@ -117,7 +118,8 @@ func (m *Manager) toStop(ctx context.Context, pod *corev1.Pod, listed []*runtime
 	return first, sidecars, err
 }
 
-// maxGrace is a year in seconds. Runtimes count in nanoseconds, by which the largest graces that an API server takes are below zero.
+// maxGrace is a year in seconds. Runtimes count in nanoseconds, by which the largest graces that an
+// API server takes are below zero.
 const maxGrace = 365 * 24 * 3600
 
 // graceOf is how long a container gets, in seconds, before its least is looked at.
@@ -136,8 +138,9 @@ func (m *Manager) graceOf(pod *corev1.Pod, s stopping, override *int64) int64 {
 	return min(max(grace, 0), maxGrace)
 }
 
-// stop stops one container: its preStop hook, TERM, and KILL once its grace is over. Given a grace, that holds whatever the
-// hook took; the pod's own is shortened by it, down to [Config.MinimumGrace].
+// stop stops one container: its preStop hook, TERM, and KILL once its grace is over. Given a grace,
+// that holds whatever the hook took; the pod's own is shortened by it, down to
+// [Config.MinimumGrace].
 func (m *Manager) stop(ctx context.Context, pod *corev1.Pod, s stopping, override *int64) error {
 	grace := m.graceOf(pod, s, override)
 	if s.spec == nil {

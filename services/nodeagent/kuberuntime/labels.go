@@ -26,7 +26,8 @@ func (m *Manager) ours(uid types.UID) map[string]string {
 	return l
 }
 
-// podLabels are those of a pod's sandbox. The pod's own come first: nobody can pose as another pod by labels.
+// podLabels are those of a pod's sandbox. The pod's own come first: nobody can pose as another pod
+// by labels.
 func (m *Manager) podLabels(pod *corev1.Pod) map[string]string {
 	l := map[string]string{}
 	maps.Copy(l, pod.Labels)
@@ -79,15 +80,16 @@ func kindOf(pod *corev1.Pod, c *corev1.Container) string {
 	return container.KindMain
 }
 
-// Hash is that of the parts of a container's spec whose change replaces it while it runs: its name and
-// image, as in the kubelet. It is never 0.
+// Hash is that of the parts of a container's spec whose change replaces it while it runs: its name
+// and image, as in the kubelet. It is never 0.
 func Hash(c *corev1.Container) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%q/%q", c.Name, c.Image)
 	return max(h.Sum64(), 1)
 }
 
-// containerOf reads a container as the runtime lists it; ok is false for one that no agent of this node made.
+// containerOf reads a container as the runtime lists it; ok is false for one that no agent of this
+// node made.
 func (m *Manager) containerOf(c *runtimeapi.Container) (out container.Container, pod types.UID, ok bool) {
 	out = container.Container{
 		ID: c.GetId(), Name: c.GetLabels()[container.LabelContainerName], SandboxID: c.GetPodSandboxId(),
@@ -132,7 +134,8 @@ func hashOf(annotations map[string]string) uint64 {
 	return h
 }
 
-// restartsOf falls back to the attempt, which is the same number unless somebody else made the container.
+// restartsOf falls back to the attempt, which is the same number unless somebody else made the
+// container.
 func restartsOf(annotations map[string]string, attempt uint32) int {
 	n, err := strconv.ParseUint(annotations[container.AnnotationRestartCount], 10, 31)
 	if err != nil {

@@ -47,8 +47,9 @@ func parseLogLine(raw []byte) (l logLine, ok bool) {
 	return l, true
 }
 
-// logTail is the text of the last lines of a log, at most so many lines and bytes; its first and last line may be cut,
-// and are then left out when they cannot be read. It is valid UTF-8, and ends where the log ends.
+// logTail is the text of the last lines of a log, at most so many lines and bytes; its first and
+// last line may be cut, and are then left out when they cannot be read. It is valid UTF-8, and ends
+// where the log ends.
 func logTail(raw []byte, lines, limit int) string {
 	var parts []string
 	size := 0

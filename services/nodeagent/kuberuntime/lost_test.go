@@ -129,8 +129,8 @@ func TestKillingAPodTakesWhatTheCallerDoesNotKnowOf(t *testing.T) {
 	}
 }
 
-// TestRandomHistoriesNeverRunAContainerTwice lets agents with lost answers, refusals, kills and old observations at pods, and looks
-// after every step.
+// TestRandomHistoriesNeverRunAContainerTwice lets agents with lost answers, refusals, kills and old
+// observations at pods, and looks after every step.
 func TestRandomHistoriesNeverRunAContainerTwice(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -204,8 +204,8 @@ func history(t *testing.T, rng *rand.Rand, steps int) {
 	}
 }
 
-// oncePerName checks that of a name at most one instance is alive, that numbers are not used twice, and that
-// what is not restarted ran once.
+// oncePerName checks that of a name at most one instance is alive, that numbers are not used twice,
+// and that what is not restarted ran once.
 func (n *node) oncePerName(step int, pod *corev1.Pod, highest map[string]uint32) {
 	n.t.Helper()
 	alive, numbers, instances := map[string]int{}, map[string]bool{}, map[string]int{}

@@ -19,8 +19,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
 )
 
-// Manager drives one runtime for one node. Its methods may be called at the same time for different pods;
-// SyncPod and KillPod of one pod are called one after the other.
+// Manager drives one runtime for one node. Its methods may be called at the same time for different
+// pods; SyncPod and KillPod of one pod are called one after the other.
 type Manager struct {
 	cfg Config
 	rt  *cri.Client
@@ -35,12 +35,13 @@ type Manager struct {
 	metrics *metrics
 
 	mu sync.Mutex
-	// waiting are the reasons of each pod's last sync. Guarded by mu; the inner maps are never changed.
+	// waiting are the reasons of each pod's last sync. Guarded by mu; the inner maps are never
+	// changed.
 	waiting map[types.UID]map[string]WaitReason
 }
 
-// New builds a manager and reads the state of restarts. It does not contact the runtime. The error holds
-// every fault of the configuration.
+// New builds a manager and reads the state of restarts. It does not contact the runtime. The error
+// holds every fault of the configuration.
 func New(cfg Config, rt *cri.Client, deps Deps) (*Manager, error) {
 	err := cfg.validate()
 	if rt == nil {
@@ -81,16 +82,18 @@ type EnvVar = environ.Var
 // Inputs are what a pod's containers need beyond its spec.
 type Inputs struct {
 	Volumes Volumes
-	// SubPath is the path on the node of the part of a volume that the i-th mount of a container names. Its
-	// error makes the container wait as CreateContainerConfigError. Nil looks the part up in the
-	// volume, where a container that can write there could exchange it.
+	// SubPath is the path on the node of the part of a volume that the i-th mount of a container
+	// names. Its error makes the container wait as CreateContainerConfigError. Nil looks the part up
+	// in the volume, where a container that can write there could exchange it.
 	SubPath func(c *corev1.Container, i int, env []EnvVar) (string, error)
-	// Environment makes a container's environment, once the pod's addresses are known. Its error makes the
-	// container wait as CreateContainerConfigError. Nil takes the names and values in the spec, expanded.
+	// Environment makes a container's environment, once the pod's addresses are known. Its error makes
+	// the container wait as CreateContainerConfigError. Nil takes the names and values in the spec,
+	// expanded.
 	Environment func(ctx context.Context, c *corev1.Container, podIPs []string) ([]EnvVar, error)
 }
 
-// WaitReasons are why containers of a pod did not start at its last sync, by name; the map must not be changed.
+// WaitReasons are why containers of a pod did not start at its last sync, by name; the map must not
+// be changed.
 func (m *Manager) WaitReasons(uid types.UID) map[string]WaitReason {
 	m.mu.Lock()
 	defer m.mu.Unlock()

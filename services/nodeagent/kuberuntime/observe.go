@@ -197,9 +197,9 @@ func (m *Manager) containerStatus(uid types.UID, s *runtimeapi.ContainerStatus) 
 	return out, true
 }
 
-// newerSandbox and newerContainer sort newest first. Attempts decide, since each is made as one more than all that are there
-// (Manager.nextAttempt) and the clock may have been set back in between; of equal ones, which nobody of this node
-// made, the creation times.
+// newerSandbox and newerContainer sort newest first. Attempts decide, since each is made as one
+// more than all that are there (Manager.nextAttempt) and the clock may have been set back in
+// between; of equal ones, which nobody of this node made, the creation times.
 func newerSandbox(a, b container.Sandbox) int {
 	return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 }

@@ -96,8 +96,8 @@ func (s *syncing) dns() *runtimeapi.DNSConfig {
 	return &d
 }
 
-// hostsFile writes the pod's /etc/hosts and returns where; "" when pods have no files. On the node's network
-// it is the node's with the pod's aliases.
+// hostsFile writes the pod's /etc/hosts and returns where; "" when pods have no files. On the
+// node's network it is the node's with the pod's aliases.
 func (s *syncing) hostsFile() (string, error) {
 	dir := s.podDir(s.pod.UID)
 	if dir == "" {

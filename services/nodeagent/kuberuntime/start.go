@@ -42,7 +42,8 @@ func (s *syncing) startOne(ctx context.Context, c *corev1.Container) error {
 	last := s.status.Latest(c.Name)
 	if last != nil && last.State == container.Created {
 		if last.SandboxID == s.sandbox && last.Hash == Hash(c) {
-			// Made by a sync whose end is not known. It was let through the back-off then, and is the only one of its number.
+			// Made by a sync whose end is not known. It was let through the back-off then, and is the only
+			// one of its number.
 			return s.startCreated(ctx, c, last.ID, true)
 		}
 		if err := s.remove(ctx, last.ID, ""); err != nil {
@@ -81,8 +82,9 @@ func (s *syncing) startOne(ctx context.Context, c *corev1.Container) error {
 	return s.startCreated(ctx, c, r.GetContainerId(), false)
 }
 
-// startCreated starts a container by its ID, which a runtime does once: to start one again whose answer was lost does no
-// harm. One that the runtime refuses to start and keeps is removed, so that it is made again from the spec as it is by then.
+// startCreated starts a container by its ID, which a runtime does once: to start one again whose
+// answer was lost does no harm. One that the runtime refuses to start and keeps is removed, so that
+// it is made again from the spec as it is by then.
 func (s *syncing) startCreated(ctx context.Context, c *corev1.Container, id string, found bool) error {
 	s.result.Changed = true
 	if _, err := s.rt.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
@@ -153,7 +155,8 @@ func (s *syncing) lastExited(name string) *container.Status {
 	return nil
 }
 
-// endOf is when an instance ended, or the latest that is known of it: a runtime that does not say must not make it restart at once.
+// endOf is when an instance ended, or the latest that is known of it: a runtime that does not say
+// must not make it restart at once.
 func endOf(c *container.Status) time.Time {
 	if !c.FinishedAt.IsZero() {
 		return c.FinishedAt
@@ -168,8 +171,8 @@ func startOf(c *container.Status) time.Time {
 	return c.CreatedAt
 }
 
-// nextAttempt is the number of the instance to make. With nothing left of the earlier ones in the runtime, as
-// after some restarts of a node, their logs tell.
+// nextAttempt is the number of the instance to make. With nothing left of the earlier ones in the
+// runtime, as after some restarts of a node, their logs tell.
 func (s *syncing) nextAttempt(c *corev1.Container, last *container.Status) uint32 {
 	if last != nil {
 		if last.State == container.Created {

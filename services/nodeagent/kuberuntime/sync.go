@@ -27,9 +27,10 @@ type syncing struct {
 	result  Result
 }
 
-// SyncPod brings a pod nearer to its spec, as [Decide] says, and returns as soon as what can be done now was
-// done: it does not wait for init containers to end. What it created stays in the runtime when it fails in the
-// middle; the next sync goes on from there. Status must have been observed after the pod's last sync.
+// SyncPod brings a pod nearer to its spec, as [Decide] says, and returns as soon as what can be
+// done now was done: it does not wait for init containers to end. What it created stays in the
+// runtime when it fails in the middle; the next sync goes on from there. Status must have been
+// observed after the pod's last sync.
 func (m *Manager) SyncPod(ctx context.Context, pod *corev1.Pod, status *container.PodStatus, in Inputs) Result {
 	if status == nil {
 		status = &container.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
@@ -46,8 +47,8 @@ func (m *Manager) SyncPod(ctx context.Context, pod *corev1.Pod, status *containe
 	return s.result
 }
 
-// keepReasons leaves the reasons of containers that do not run where a sync failed before it came to them: what they wait for
-// is no other because the runtime cannot be asked.
+// keepReasons leaves the reasons of containers that do not run where a sync failed before it came
+// to them: what they wait for is no other because the runtime cannot be asked.
 func (s *syncing) keepReasons() {
 	if s.result.Err == nil || s.sandbox != "" {
 		return
@@ -95,8 +96,8 @@ func (s *syncing) run(ctx context.Context) error {
 	return s.startAll(ctx, a)
 }
 
-// startAll starts what is to be started. An init container that does not start holds up all that follow but sidecars; of
-// the containers each is tried.
+// startAll starts what is to be started. An init container that does not start holds up all that
+// follow but sidecars; of the containers each is tried.
 func (s *syncing) startAll(ctx context.Context, a Actions) error {
 	var faults []error
 	for _, i := range a.StartInit {
@@ -116,9 +117,9 @@ func (s *syncing) startAll(ctx context.Context, a Actions) error {
 	return errors.Join(faults...)
 }
 
-// fresh asks the runtime whether it holds something of the pod that the status does not, or started what the status has as
-// created: the answer of an earlier sync that was lost, or a status that is older than that sync. Acting on it would make a
-// second instance.
+// fresh asks the runtime whether it holds something of the pod that the status does not, or started
+// what the status has as created: the answer of an earlier sync that was lost, or a status that is
+// older than that sync. Acting on it would make a second instance.
 func (s *syncing) fresh(ctx context.Context) error {
 	containers, sandboxes, err := s.list(ctx, s.pod.UID, true)
 	if err != nil {
@@ -155,7 +156,8 @@ func (s *syncing) fresh(ctx context.Context) error {
 	return fmt.Errorf("%w: it does not know %s, or not that it was started", ErrStale, unknown)
 }
 
-// inSandbox makes the sandbox when one is needed, and the configuration that containers in it are made with.
+// inSandbox makes the sandbox when one is needed, and the configuration that containers in it are
+// made with.
 func (s *syncing) inSandbox(ctx context.Context, a Actions) error {
 	hostNetwork := s.pod.Spec.HostNetwork || s.cfg.HostNetworkOnly
 	if !a.CreateSandbox && len(s.status.Sandboxes) > 0 {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Unsupported lists the fields of a pod that this package cannot honour, each error naming one by its path. Volumes
-// and environments are not its matter.
+// Unsupported lists the fields of a pod that this package cannot honour, each error naming one by
+// its path. Volumes and environments are not its matter.
 func Unsupported(pod *corev1.Pod) []error {
 	var out []error
 	no := func(bad bool, path *field.Path, why string) {
@@ -56,7 +56,8 @@ func Unsupported(pod *corev1.Pod) []error {
 	return out
 }
 
-// safeSysctls are those that the kubelet allows unless it is told otherwise: each has a namespace of its own and its own bounds.
+// safeSysctls are those that the kubelet allows unless it is told otherwise: each has a namespace
+// of its own and its own bounds.
 var safeSysctls = map[string]bool{
 	"kernel.shm_rmid_forced": true, "net.ipv4.ip_local_port_range": true, "net.ipv4.tcp_syncookies": true, "net.ipv4.ping_group_range": true,
 	"net.ipv4.ip_unprivileged_port_start": true, "net.ipv4.ip_local_reserved_ports": true, "net.ipv4.tcp_keepalive_time": true,
@@ -104,7 +105,8 @@ func localhost(p *corev1.SeccompProfile) bool {
 	return p != nil && p.Type == corev1.SeccompProfileTypeLocalhost
 }
 
-// Ignored lists what of a pod is not done although it runs, by path and with what that means: one Warning Event should say so.
+// Ignored lists what of a pod is not done although it runs, by path and with what that means: one
+// Warning Event should say so.
 func Ignored(pod *corev1.Pod) []string {
 	var out []string
 	note := func(is bool, format string, args ...any) {
@@ -137,7 +139,8 @@ func pulls(pod *corev1.Pod) bool {
 	})
 }
 
-// resized says that a policy asks for more than the default, which API servers write into every container.
+// resized says that a policy asks for more than the default, which API servers write into every
+// container.
 func resized(p []corev1.ContainerResizePolicy) bool {
 	return slices.ContainsFunc(p, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
 }

@@ -38,15 +38,15 @@ func encode(v any) ([]byte, error) {
 	return body, nil
 }
 
-// held is the lease as this agent wrote it last, and the renewals it tried since, in microseconds: the answer
-// of one that was written may have been lost.
+// held is the lease as this agent wrote it last, and the renewals it tried since, in microseconds:
+// the answer of one that was written may have been lost.
 type held struct {
 	lease *coordinationv1.Lease
 	tried map[int64]bool
 }
 
-// copied reports whether a lease of this instance was renewed by somebody else: a copy of this agent's
-// directory is at work elsewhere.
+// copied reports whether a lease of this instance was renewed by somebody else: a copy of this
+// agent's directory is at work elsewhere.
 func (h *held) copied(l *coordinationv1.Lease) bool {
 	return l.Spec.RenewTime != nil && !h.tried[l.Spec.RenewTime.UnixMicro()]
 }
@@ -58,10 +58,10 @@ type observation struct {
 	silent     time.Duration
 }
 
-// claim makes this agent the node. A lease that names another is watched for as long as
-// it lasts, by this clock: renewed meanwhile, its agent lives, and the node is
-// taken; untouched, it is taken over. Only changes count, never the times written in it, and of a time
-// without looks little: an API server that is away takes no renewals either.
+// claim makes this agent the node. A lease that names another is watched for as long as it lasts,
+// by this clock: renewed meanwhile, its agent lives, and the node is taken; untouched, it is taken
+// over. Only changes count, never the times written in it, and of a time without looks little: an
+// API server that is away takes no renewals either.
 func (r *Registrar) claim(ctx context.Context) error {
 	var seen observation
 	for failures := 0; ; {

@@ -151,7 +151,8 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	}
 	s.suspect = false
 	if q.void || !p.cache.takes(q.uid, q.at, q.stamp) {
-		// Something newer came while it was under way: what is in this answer and not in that is seen by asking again.
+		// Something newer came while it was under way: what is in this answer and not in that is seen by
+		// asking again.
 		if q.sync {
 			p.requests.reinspect(q.uid)
 		}
@@ -194,7 +195,8 @@ func (p *PLEG) failed(ctx context.Context, q *inspection, err error, slow bool) 
 		slog.String(telemetry.KeyUID, string(q.uid)), slog.Any(telemetry.KeyError, err))
 }
 
-// abandon gives up inspections whose calls do not end with their time, so that their turns are not lost for ever.
+// abandon gives up inspections whose calls do not end with their time, so that their turns are not
+// lost for ever.
 func (p *PLEG) abandon(ctx context.Context, now time.Time) {
 	for q := range p.inspector.open {
 		if !q.abandoned && now.Sub(q.at) > p.cfg.StatusLimit+p.cfg.Period {

@@ -14,7 +14,8 @@ import (
 // Cache holds the last status of every pod, as the runtime told it, and how fresh
 // it is. It is safe for concurrent use; statuses from it must not be changed.
 type Cache struct {
-	// waits is notified of every call that has to wait, and for what is newer than when, outside the lock; nil for nobody.
+	// waits is notified of every call that has to wait, and for what is newer than when, outside the
+	// lock; nil for nobody.
 	waits func(types.UID, time.Time)
 
 	mu   sync.Mutex

@@ -16,13 +16,15 @@ type Config struct {
 	Period, Threshold time.Duration
 	// SlowPeriod and SlowThreshold are these while the event stream is trusted: 5 min and 10 min.
 	SlowPeriod, SlowThreshold time.Duration
-	// Capacity is how many events wait for the reader of Events: 1000. More are kept and delivered later.
+	// Capacity is how many events wait for the reader of Events: 1000. More are kept and delivered
+	// later.
 	Capacity int
 	// Requests is how many pods may wait for a relist on demand: 200.
 	Requests int
 	// Parallel is how many pods are asked about at once: 8.
 	Parallel int
-	// StatusLimit is how long one inspection about a pod may take: 10 s. ListLimit is that of a list: 2 min.
+	// StatusLimit is how long one inspection about a pod may take: 10 s. ListLimit is that of a list:
+	// 2 min.
 	StatusLimit, ListLimit time.Duration
 	// Bump is how often the cache as a whole is declared current while the event stream is trusted:
 	// 5 s.

@@ -61,7 +61,8 @@ func (h *harness) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// taken are the events that were published since, as "pod kind container", sorted by pod and then in their order.
+// taken are the events that were published since, as "pod kind container", sorted by pod and then
+// in their order.
 func (h *harness) taken() []string {
 	var out []pleg.Event
 	for len(h.Events()) > 0 {

@@ -178,7 +178,8 @@ func seen(s *container.PodStatus, id string) (container.State, bool) {
 	return 0, false
 }
 
-// settle lets everything work again and time pass, and checks what was published and what the cache holds.
+// settle lets everything work again and time pass, and checks what was published and what the cache
+// holds.
 func (l *life) settle() {
 	l.w.do(func() {
 		none := func() time.Duration { return 0 }
@@ -186,7 +187,8 @@ func (l *life) settle() {
 		clear(l.w.statusErr)
 		clear(l.w.hung)
 	})
-	// A list at least, and the retries after it; then as long as a channel of few events has more to bring.
+	// A list at least, and the retries after it; then as long as a channel of few events has more to
+	// bring.
 	l.pass(80 * time.Second)
 	for quiet := 0; quiet < 3; quiet++ {
 		if len(l.Events()) > 0 {

@@ -75,7 +75,8 @@ type PLEG struct {
 	inspector inspector
 	stream    stream
 	census    census
-	// nextList is when the next list is due; undelivered what Events had no room for, and up to which stamp.
+	// nextList is when the next list is due; undelivered what Events had no room for, and up to which
+	// stamp.
 	nextList, nextBump, nextAge time.Time
 	undelivered                 map[types.UID]rules.Stamp
 	// forced says that a list is due whatever nextList says.

@@ -117,7 +117,8 @@ func (p *PLEG) gone(uid types.UID, at time.Time) {
 	}
 }
 
-// deliver publishes what is to be told of a pod up to a stamp. What there is no room for is tried again with each tick.
+// deliver publishes what is to be told of a pod up to a stamp. What there is no room for is tried
+// again with each tick.
 func (p *PLEG) deliver(uid types.UID, upTo rules.Stamp) {
 	upTo = max(upTo, p.undelivered[uid]) // an answer that was long under way covers less than one before it
 	if p.records.Deliver(string(uid), upTo, p.send) {

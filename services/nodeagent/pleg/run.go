@@ -52,7 +52,8 @@ func (p *PLEG) Run(ctx context.Context) error {
 	}
 }
 
-// tick is what is done every period: the list when one is due, and in its place what cannot wait for it otherwise.
+// tick is what is done every period: the list when one is due, and in its place what cannot wait
+// for it otherwise.
 func (p *PLEG) tick(ctx context.Context) {
 	for range len(p.answers) {
 		p.take(ctx, <-p.answers)
@@ -102,7 +103,8 @@ func (p *PLEG) demand(ctx context.Context) {
 	}
 }
 
-// asked reports whether a inspection about the pod is under way whose answer is newer than at and will be of use.
+// asked reports whether a inspection about the pod is under way whose answer is newer than at and
+// will be of use.
 func (p *PLEG) asked(uid types.UID, at time.Time) bool {
 	s := p.pods[uid]
 	return s != nil && s.open != nil && !s.open.void && !s.open.abandoned && s.open.at.After(at)

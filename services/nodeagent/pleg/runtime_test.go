@@ -82,7 +82,8 @@ func TestOnACRIRuntimeEveryLifeIsPublishedAndTheCacheIsItsTwin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			// In a bubble, because on a busy machine a container may live between two lists and be told of by its end alone.
+			// In a bubble, because on a busy machine a container may live between two lists and be told of
+			// by its end alone.
 			synctest.Test(t, func(t *testing.T) {
 				p, m := onCRI(t, c.runtime, c.cfg)
 				const pods = 20

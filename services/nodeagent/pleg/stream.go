@@ -13,7 +13,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
-// lateness is how old a declaration of the whole cache is: what happened longer ago the stream has told of.
+// lateness is how old a declaration of the whole cache is: what happened longer ago the stream has
+// told of.
 const lateness = time.Second
 
 // stream is what the loop knows of the runtime's event stream.
@@ -99,7 +100,8 @@ func (p *PLEG) trust(ctx context.Context) {
 	if p.health.streamed {
 		return
 	}
-	// The list that is due within a period sees what happened before the stream was there; the slow period counts from it.
+	// The list that is due within a period sees what happened before the stream was there; the slow
+	// period counts from it.
 	p.mu.Lock()
 	p.health.streamed = true
 	p.mu.Unlock()

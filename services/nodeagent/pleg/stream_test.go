@@ -9,7 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/pleg"
 )
 
-// streamed runs a world with pod 1234, container c1 and sandbox s1, and a stream that has proved itself: lists are slow.
+// streamed runs a world with pod 1234, container c1 and sandbox s1, and a stream that has proved
+// itself: lists are slow.
 func streamed(t *testing.T, f func(h *harness)) {
 	t.Helper()
 	inBubble(t, pleg.Config{}, func(h *harness) {
@@ -332,7 +333,8 @@ func TestTheCacheAsAWholeIsDeclaredCurrentEveryFiveSeconds(t *testing.T) {
 	})
 }
 
-// Upstream's TestHealthyEventedPLEG calls a full channel unhealthy, and an unhealthy PLEG is not read from.
+// Upstream's TestHealthyEventedPLEG calls a full channel unhealthy, and an unhealthy PLEG is not
+// read from.
 func TestAFullChannelIsNotUnhealthy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{Capacity: 2}, func(h *harness) {

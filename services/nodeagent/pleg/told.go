@@ -71,7 +71,8 @@ func stateAfter(k container.EventKind) (rules.State, bool) {
 	}
 }
 
-// adopt uses the status of an event, if it has one that is newer than the cache's and does not contradict the records.
+// adopt uses the status of an event, if it has one that is newer than the cache's and does not
+// contradict the records.
 func (p *PLEG) adopt(uid types.UID, e container.Event, came time.Time) bool {
 	if e.Status == nil || e.At.IsZero() {
 		return false

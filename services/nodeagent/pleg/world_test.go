@@ -17,12 +17,14 @@ import (
 type world struct {
 	mu   sync.Mutex
 	pods map[types.UID]*wpod
-	// listErr and statusErr fail the calls; a hung pod's status never comes, and a deaf one's does not even end with the context.
+	// listErr and statusErr fail the calls; a hung pod's status never comes, and a deaf one's does not
+	// even end with the context.
 	listErr   error
 	statusErr map[types.UID]error
 	hung      map[types.UID]bool
 	deaf      map[types.UID]chan struct{}
-	// listDelay is how long a list takes, statusDelay a status: half of it before the answer is made up, half after.
+	// listDelay is how long a list takes, statusDelay a status: half of it before the answer is made
+	// up, half after.
 	listDelay, statusDelay func() time.Duration
 
 	// watch is notified of every list that succeeds, as it is made up; the caller holds mu.
@@ -62,7 +64,8 @@ func (w *world) do(f func()) {
 	f()
 }
 
-// put makes a pod be exactly so: containers by name and state, sandboxes by the names in ready and notReady.
+// put makes a pod be exactly so: containers by name and state, sandboxes by the names in ready and
+// notReady.
 func (w *world) put(uid types.UID, containers map[string]container.State, sandboxes map[string]bool) {
 	w.do(func() { w.pods[uid] = &wpod{containers: containers, sandboxes: sandboxes} })
 }
@@ -174,7 +177,8 @@ func (w *world) Events(ctx context.Context, hear func(container.Event)) error {
 	}
 }
 
-// tell sends an event about a container to the listener, with the pod's status when it is asked for.
+// tell sends an event about a container to the listener, with the pod's status when it is asked
+// for.
 func (w *world) tell(uid types.UID, id string, kind container.EventKind, status bool) {
 	w.mu.Lock()
 	e := container.Event{ContainerID: id, PodUID: uid, Kind: kind, At: time.Now()}

@@ -16,8 +16,8 @@ import (
 )
 
 // observed reads "A:run B:exit1 A:exit0": instances of containers in sandbox s0, newest first, the
-// attempts counted down per name; new is a created one, lost an unknown one. The words "ready" and "dead"
-// are sandboxes.
+// attempts counted down per name; new is a created one, lost an unknown one. The words "ready" and
+// "dead" are sandboxes.
 func observed(words string) *container.PodStatus {
 	s := &container.PodStatus{UID: "u1", At: epoch}
 	attempts := map[string]int{}

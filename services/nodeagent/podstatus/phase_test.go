@@ -10,8 +10,9 @@ import (
 )
 
 // statuses reads "X:run A:ok": the statuses of containers, by their names. The words are upstream's
-// helpers: run (runningState), started (startedState), ok (succeededState, stoppedState), fail (failedState), wait,
-// waitok and waitfail (waiting with a last termination), empty (no state at all).
+// helpers: run (runningState), started (startedState), ok (succeededState, stoppedState), fail
+// (failedState), wait, waitok and waitfail (waiting with a last termination), empty (no state at
+// all).
 func statuses(t *testing.T, words string) []corev1.ContainerStatus {
 	t.Helper()
 	var out []corev1.ContainerStatus

@@ -20,7 +20,8 @@ import (
 // drain is how long statuses that wait are still written once Run is to end.
 const drain = 2 * time.Second
 
-// Run writes until ctx ends. What waits then gets two more seconds, unless [Manager.Abort] is called.
+// Run writes until ctx ends. What waits then gets two more seconds, unless [Manager.Abort] is
+// called.
 func (m *Manager) Run(ctx context.Context) error {
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

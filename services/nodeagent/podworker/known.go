@@ -105,7 +105,8 @@ func (p *Pool) State(uid types.UID) (s podsync.State, known bool) {
 	return 0, false
 }
 
-// Removable reports whether whatever a pod left on the node may be removed: it has ended, and was deleted or evicted.
+// Removable reports whether whatever a pod left on the node may be removed: it has ended, and was
+// deleted or evicted.
 func (p *Pool) Removable(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

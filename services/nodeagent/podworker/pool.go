@@ -134,7 +134,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// Abort cancels the steps under way, without [Config.Grace]. The pool is of no use afterwards: the caller stops Run as well.
+// Abort cancels the steps under way, without [Config.Grace]. The pool is of no use afterwards: the
+// caller stops Run as well.
 func (p *Pool) Abort() {
 	p.mu.Lock()
 	abort := p.abort
@@ -198,7 +199,8 @@ func (p *Pool) offer(uid types.UID, u podsync.Update[body], now time.Time) (*wor
 	quiet := false
 	if u.Facts.Ended {
 		status, err := p.cache.Get(uid)
-		// A status without a time is nobody's answer: the first looks may be under way, and containers run.
+		// A status without a time is nobody's answer: the first looks may be under way, and containers
+		// run.
 		quiet = err == nil && status != nil && !status.At.IsZero() && !status.Running()
 	}
 	life, refused := podsync.NewWorker(u, quiet)
@@ -224,7 +226,8 @@ func (p *Pool) wake(w *worker) {
 	}
 }
 
-// forget ends a worker's goroutine; drop also takes it out of the pool, so that its UID may start over. The mutex is held.
+// forget ends a worker's goroutine; drop also takes it out of the pool, so that its UID may start
+// over. The mutex is held.
 func (p *Pool) forget(w *worker, drop bool) {
 	select {
 	case <-w.stop:

@@ -23,10 +23,10 @@ type Config struct {
 	// Root is the directory of all pods; a pod's volumes are in Root/UID/volumes. Others
 	// may keep files of the pod in Root/UID.
 	Root string
-	// Mount allows to mount, on Linux: memory file systems for emptyDir volumes of medium Memory, which
-	// also enforces their sizeLimit, and for secrets and tokens, which then are on no disk;
-	// and sub paths (see [Manager.SubPath]). Where memory is refused, and without Mount, plain
-	// directories serve. Runtimes whose containers do nothing need no mounts.
+	// Mount allows to mount, on Linux: memory file systems for emptyDir volumes of medium Memory,
+	// which also enforces their sizeLimit, and for secrets and tokens, which then are on no disk; and
+	// sub paths (see [Manager.SubPath]). Where memory is refused, and without Mount, plain directories
+	// serve. Runtimes whose containers do nothing need no mounts.
 	Mount bool
 	// Now is the clock; default time.Now.
 	Now func() time.Time
@@ -49,7 +49,8 @@ type Manager struct {
 }
 
 // podVolumes is what is remembered of a pod: its tokens, the host paths and memory file systems
-// that were found to be what they should, and the volumes that could not be refreshed the last time.
+// that were found to be what they should, and the volumes that could not be refreshed the last
+// time.
 type podVolumes struct {
 	tokens         map[tokenKey]*token
 	checked, stale map[string]bool
@@ -214,9 +215,9 @@ func makeDir(dir string, perm os.FileMode, gid int) error {
 	return os.Rename(making, dir)
 }
 
-// memory mounts a memory file system on a directory of a pod, where that can be done. One
-// that is there already is looked at once: a machine that was restarted has the directories of before,
-// with nothing on them. What a directory holds is not covered: containers may use it.
+// memory mounts a memory file system on a directory of a pod, where that can be done. One that is
+// there already is looked at once: a machine that was restarted has the directories of before, with
+// nothing on them. What a directory holds is not covered: containers may use it.
 func (m *Manager) memory(known *podVolumes, dir string, size int64, perm os.FileMode, gid int) {
 	if !m.cfg.Mount || known.checked[dir] {
 		return

@@ -326,7 +326,8 @@ func TestHostPathTypes(t *testing.T) {
 			t.Errorf("type %q of %s: %v, want it fine: %v", tc.kind, filepath.Base(tc.path), err, tc.ok)
 		}
 	}
-	// A socket whose owner is started again while the pod runs is no reason to stop looking after the pod.
+	// A socket whose owner is started again while the pod runs is no reason to stop looking after the
+	// pod.
 	p := pod(vol("h", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: file, Type: new(corev1.HostPathFile)}}))
 	b.setup(t, p)
 	if err := os.Remove(file); err != nil {

@@ -103,12 +103,12 @@ func Sub(vm corev1.VolumeMount, env []environ.Var) (string, error) {
 	return sub, nil
 }
 
-// SubPath is the path on the node for the index-th mount of a container, which shows a
-// part of a volume; what is not there is made as a directory. It never shows anything outside of the
-// volume, whatever links are in it: those that lead out are errors. With [Config.Mount] the
-// part is bound to a place of its own, so that a container that can write to the volume cannot
-// lead the mount elsewhere afterwards; without, that is a path into the volume. Each call shows
-// what the path names now, so it is made for each start of the container.
+// SubPath is the path on the node for the index-th mount of a container, which shows a part of a
+// volume; what is not there is made as a directory. It never shows anything outside of the volume,
+// whatever links are in it: those that lead out are errors. With [Config.Mount] the part is bound
+// to a place of its own, so that a container that can write to the volume cannot lead the mount
+// elsewhere afterwards; without, that is a path into the volume. Each call shows what the path
+// names now, so it is made for each start of the container.
 func (m *Manager) SubPath(pod *corev1.Pod, mounts Mounts, c *corev1.Container, index int, env []environ.Var) (string, error) {
 	vm := c.VolumeMounts[index]
 	root, ok := mounts[vm.Name]

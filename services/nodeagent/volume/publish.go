@@ -22,9 +22,9 @@ func made(dir string) bool {
 	return err == nil
 }
 
-// publish makes dir show want and nothing else, all at once; nothing is touched when it
-// does already. Files belong to group gid when that is not negative. Mount, when not nil, is called before
-// anything is written.
+// publish makes dir show want and nothing else, all at once; nothing is touched when it does
+// already. Files belong to group gid when that is not negative. Mount, when not nil, is called
+// before anything is written.
 func (m *Manager) publish(dir string, want files, gid int, mount func()) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
 		return err

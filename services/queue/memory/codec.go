@@ -8,8 +8,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// A turn in the log: partition, time, tokens of a turn away, takes, operations; numbers as varints, strings with
-// their length in front.
+// A turn in the log: partition, time, tokens of a turn away, takes, operations; numbers as varints,
+// strings with their length in front.
 
 const (
 	bitRelevel = 1 << iota

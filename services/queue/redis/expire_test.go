@@ -128,8 +128,9 @@ func TestAnExpiryThatBrokeOffIsFinishedByTheNext(t *testing.T) {
 	}
 }
 
-// Whoever found a seal keeps the first partition, and then takes the seal off. Between the two the expiry may have ended,
-// another begun, and the partition been made again: an add to it would be left behind when the first one ends.
+// Whoever found a seal keeps the first partition, and then takes the seal off. Between the two the
+// expiry may have ended, another begun, and the partition been made again: an add to it would be
+// left behind when the first one ends.
 func TestASealOfAnotherTimeIsNotTakenOff(t *testing.T) {
 	t.Parallel()
 	e, fx := open(t, start(t).URL())

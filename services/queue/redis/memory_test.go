@@ -110,8 +110,9 @@ func nothingLeft(t *testing.T, c *goredis.Client) {
 	}
 }
 
-// serialised is the size of what is stored. Other than the memory that is used it does not depend on when Redis shrinks
-// the tables of what has been deleted, which it does bit by bit and as it finds time.
+// serialised is the size of what is stored. Other than the memory that is used it does not depend
+// on when Redis shrinks the tables of what has been deleted, which it does bit by bit and as it
+// finds time.
 func serialised(t *testing.T, c *goredis.Client) int {
 	t.Helper()
 	n := 0
@@ -141,8 +142,8 @@ func each(t *testing.T, c *goredis.Client) func(func(string) bool) {
 	}
 }
 
-// used is the memory of what is stored. Redis counts it key by key, so that neither its buffers nor the heap of its
-// scripts are in it.
+// used is the memory of what is stored. Redis counts it key by key, so that neither its buffers nor
+// the heap of its scripts are in it.
 func used(t *testing.T, c *goredis.Client) int {
 	t.Helper()
 	sum := 0

@@ -67,7 +67,8 @@ type Event struct {
 	At      int64  `json:"at"`
 	Process string `json:"p"`
 	Kind    Kind   `json:"k"`
-	// ID is the same of an operation's invoke and end, and of a fault and its end; unique within its process.
+	// ID is the same of an operation's invoke and end, and of a fault and its end; unique within its
+	// process.
 	ID  int64  `json:"id,omitempty"`
 	Op  Op     `json:"op,omitempty"`
 	Key string `json:"key,omitempty"`
@@ -79,7 +80,8 @@ type Event struct {
 	Granted int64 `json:"granted,omitempty"`
 	// Delay is for how long an add or a settlement asked the key to wait.
 	Delay int64 `json:"delay,omitempty"`
-	// Within is the longest that an add or a settlement may make the key wait, where Delay does not say it.
+	// Within is the longest that an add or a settlement may make the key wait, where Delay does not
+	// say it.
 	Within int64 `json:"within,omitempty"`
 	// Ends says that a settlement asks for nothing more: the key is done.
 	Ends   bool   `json:"ends,omitempty"`

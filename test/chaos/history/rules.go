@@ -65,7 +65,8 @@ func exclusion(k *keyHistory, excuses []interval) (out []Violation, excused int)
 	return out, excused
 }
 
-// tokens: no two leases have the same token, and of two leases the one granted later has the greater.
+// tokens: no two leases have the same token, and of two leases the one granted later has the
+// greater.
 func tokens(k *keyHistory, slack int64) (out []Violation) {
 	leases := slices.Clone(k.leases)
 	slices.SortStableFunc(leases, func(a, b lease) int { return cmp.Compare(a.granted, b.granted) })

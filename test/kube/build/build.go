@@ -1,5 +1,5 @@
-// Package build makes the programs of a Kubernetes control plane, etcd and KWOK from Go modules and keeps
-// them in a cache folder, so that only the first start on a machine pays for compiling them.
+// Package build makes the programs of a Kubernetes control plane, etcd and KWOK from Go modules and
+// keeps them in a cache folder, so that only the first start on a machine pays for compiling them.
 package build
 
 import (
@@ -35,12 +35,14 @@ const (
 	kwok       = "sigs.k8s.io/kwok"
 )
 
-// Versions are the module versions a set of programs was made from, as go.mod names them (with the v).
+// Versions are the module versions a set of programs was made from, as go.mod names them (with the
+// v).
 type Versions struct {
 	Kubernetes, Etcd, Kwok string
 }
 
-// Key names the cache folder of these versions for the Go release and platform of the running program.
+// Key names the cache folder of these versions for the Go release and platform of the running
+// program.
 func (v Versions) Key() string {
 	return fmt.Sprintf("%s-etcd%s-kwok%s-%s-%s-%s",
 		v.Kubernetes, strings.TrimPrefix(v.Etcd, "v"), strings.TrimPrefix(v.Kwok, "v"),
@@ -50,8 +52,8 @@ func (v Versions) Key() string {
 // Module is the folder of this module's source, from which the programs are built.
 type Module string
 
-// FindModule looks for the module in dir and its parents, each time also under test/kube. The error says
-// where it looked.
+// FindModule looks for the module in dir and its parents, each time also under test/kube. The error
+// says where it looked.
 func FindModule(dir string) (Module, error) {
 	for at := dir; ; at = filepath.Dir(at) {
 		for _, candidate := range []string{at, filepath.Join(at, "test", "kube")} {
@@ -100,7 +102,8 @@ func required(text []byte, module string) string {
 	return ""
 }
 
-// CacheDir is the folder that holds programs and, by default, the running cluster, for the current user.
+// CacheDir is the folder that holds programs and, by default, the running cluster, for the current
+// user.
 func CacheDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -118,7 +121,8 @@ func programs(v Versions) []program {
 	const stamp = " -X k8s.io/component-base/version."
 	major, minor, _ := strings.Cut(strings.TrimPrefix(v.Kubernetes, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	// kubectl refuses or warns about servers that report the version of an unstamped build, v0.0.0-master.
+	// kubectl refuses or warns about servers that report the version of an unstamped build,
+	// v0.0.0-master.
 	ldflags := "-s -w" + stamp + "gitVersion=" + v.Kubernetes + stamp + "gitMajor=" + major +
 		stamp + "gitMinor=" + minor + stamp + "gitTreeState=clean"
 	return []program{
@@ -130,9 +134,10 @@ func programs(v Versions) []program {
 	}
 }
 
-// Ensure returns the folder that holds every program of the module's versions, building those that are
-// missing. Callers at the same time, also in other processes, build each program once. Progress goes to
-// out, a line every 15 seconds. A failed or interrupted build leaves no half program behind.
+// Ensure returns the folder that holds every program of the module's versions, building those that
+// are missing. Callers at the same time, also in other processes, build each program once. Progress
+// goes to out, a line every 15 seconds. A failed or interrupted build leaves no half program
+// behind.
 func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	v, err := m.Versions()
 	if err != nil {
@@ -173,8 +178,8 @@ func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	return bin, nil
 }
 
-// built tells whether bin holds the program. The versions in bin's name say all about a program from
-// another module; one of ours is also compared with the age of its source.
+// built tells whether bin holds the program. The versions in bin's name say all about a program
+// from another module; one of ours is also compared with the age of its source.
 func (p program) built(m Module, bin string) (bool, error) {
 	binary, err := os.Stat(filepath.Join(bin, p.name))
 	if errors.Is(err, os.ErrNotExist) {

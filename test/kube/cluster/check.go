@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Check proves with real objects that the cluster in dir does what tests rely on, printing a line for each
-// thing it saw. It works in a namespace of its own, which it deletes, seeing it go. It stops at the
-// first thing that is not as it should be.
+// Check proves with real objects that the cluster in dir does what tests rely on, printing a line
+// for each thing it saw. It works in a namespace of its own, which it deletes, seeing it go. It
+// stops at the first thing that is not as it should be.
 func Check(ctx context.Context, dir string, out io.Writer) error {
 	api, err := openClient(Kubeconfig(dir))
 	if err != nil {

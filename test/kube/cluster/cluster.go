@@ -1,6 +1,7 @@
 // Package cluster runs a real Kubernetes API server with what the tests need beside it: etcd, the
-// scheduler, the garbage collector, the service account and namespace controllers, and KWOK, which plays
-// the kubelets of simulated nodes. The Job controller is not among them: Deltaplane brings its own.
+// scheduler, the garbage collector, the service account and namespace controllers, and KWOK, which
+// plays the kubelets of simulated nodes. The Job controller is not among them: Deltaplane brings
+// its own.
 //
 // Everything listens on 127.0.0.1 and keeps its files in one folder:
 //
@@ -37,27 +38,29 @@ type Config struct {
 	Dir   string // folder of the cluster, created with mode 0700 if missing
 	Nodes int    // simulated nodes; zero means 5, negative means none
 	Zones int    // the nodes are in, the first ones in z1 and so on; zero means no zone labels
-	// LeaseSeconds is how long the leases of simulated nodes last; they are renewed four times as often.
-	// Zero means 40.
+	// LeaseSeconds is how long the leases of simulated nodes last; they are renewed four times as
+	// often. Zero means 40.
 	LeaseSeconds int
 	// Controllers of kube-controller-manager, as its flag takes them. Empty means DefaultControllers.
 	Controllers string
-	// APIServerArgs and ManagerArgs are further arguments of kube-apiserver and kube-controller-manager.
+	// APIServerArgs and ManagerArgs are further arguments of kube-apiserver and
+	// kube-controller-manager.
 	APIServerArgs, ManagerArgs []string
 	// Ports on 127.0.0.1; zero means a free one.
 	Port, EtcdPort, EtcdPeerPort int
-	// Detach lets the parts outlive the process that started them; otherwise they die with it where the
-	// operating system can promise that (Linux), and with Cluster.Stop.
+	// Detach lets the parts outlive the process that started them; otherwise they die with it where
+	// the operating system can promise that (Linux), and with Cluster.Stop.
 	Detach bool
 	Out    io.Writer // progress, a line for each part; nil means none
 }
 
-// DefaultControllers are what everything else needs: neither the Job controller nor those of nodes are among
-// them, which Deltaplane brings.
+// DefaultControllers are what everything else needs: neither the Job controller nor those of nodes
+// are among them, which Deltaplane brings.
 const DefaultControllers = "garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,namespace-controller"
 
-// KubeletLabel is on the nodes that are simulated, with the value KubeletKwok. A node that loses it falls
-// silent: its lease is no longer renewed and its pods are left alone until it has the label again.
+// KubeletLabel is on the nodes that are simulated, with the value KubeletKwok. A node that loses it
+// falls silent: its lease is no longer renewed and its pods are left alone until it has the label
+// again.
 const (
 	KubeletLabel = "deltaplane.io/kubelet"
 	KubeletKwok  = "kwok"
@@ -104,11 +107,12 @@ func (f folder) path(parts ...string) string {
 	return filepath.Join(append([]string{string(f)}, parts...)...)
 }
 
-// Kubeconfig is the path of the administrator's kubeconfig of the cluster in dir, whether it runs or not.
+// Kubeconfig is the path of the administrator's kubeconfig of the cluster in dir, whether it runs
+// or not.
 func Kubeconfig(dir string) string { return folder(dir).path("kubeconfig") }
 
-// lock takes DIR/lock without waiting. It reports ErrRunning when another process has it. The lock goes
-// with the process, so it never needs to be cleaned up.
+// lock takes DIR/lock without waiting. It reports ErrRunning when another process has it. The lock
+// goes with the process, so it never needs to be cleaned up.
 func (f folder) lock() (*os.File, error) {
 	file, err := os.OpenFile(f.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -80,7 +80,8 @@ func TestOnlyOneProcessMayStartAClusterInAFolder(t *testing.T) {
 	}
 }
 
-// sleeper starts a process that would outlive the test, with a path in f on its command line if marked.
+// sleeper starts a process that would outlive the test, with a path in f on its command line if
+// marked.
 func sleeper(t *testing.T, f folder, marked bool) int {
 	t.Helper()
 	name := "sleeper"

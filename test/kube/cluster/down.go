@@ -41,8 +41,8 @@ func (c *Cluster) Stop() error {
 // Leave lets a detached cluster run on without this process.
 func (c *Cluster) Leave() error { return c.lock.Close() }
 
-// Down stops the cluster in dir, no matter who started it, and returns when its processes are gone. It is no
-// error if none runs.
+// Down stops the cluster in dir, no matter who started it, and returns when its processes are gone.
+// It is no error if none runs.
 func Down(ctx context.Context, dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -61,7 +61,8 @@ func Down(ctx context.Context, dir string) error {
 	return errors.Join(f.stopAll(), f.removeKubeconfig(), lock.Close())
 }
 
-// removeKubeconfig takes the way in away, so that nobody mistakes a stopped cluster for a running one.
+// removeKubeconfig takes the way in away, so that nobody mistakes a stopped cluster for a running
+// one.
 func (f folder) removeKubeconfig() error {
 	if err := os.Remove(f.path("kubeconfig")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cluster: %w", err)

@@ -16,8 +16,9 @@ import (
 	"github.com/deltaplane/deltaplane/test/kube/build"
 )
 
-// Compact makes the etcd of the running cluster in dir forget every version but the present one, and returns that. The API server does so every
-// five minutes. Watches and pages that the API server does not serve from its cache (those of events, for one) have then expired.
+// Compact makes the etcd of the running cluster in dir forget every version but the present one,
+// and returns that. The API server does so every five minutes. Watches and pages that the API
+// server does not serve from its cache (those of events, for one) have then expired.
 func Compact(ctx context.Context, dir string) (revision int64, err error) {
 	etcd, err := etcdOf(ctx, dir)
 	if err != nil {
@@ -58,14 +59,15 @@ func etcdOf(ctx context.Context, dir string) (*clientv3.Client, error) {
 	return etcd, nil
 }
 
-// Save copies what the cluster in dir holds to the folder to, which must not exist. Only etcd is killed for that, and started again; its versions
-// go on. The cluster must be detached: one that is supervised ends with its first part.
+// Save copies what the cluster in dir holds to the folder to, which must not exist. Only etcd is
+// killed for that, and started again; its versions go on. The cluster must be detached: one that is
+// supervised ends with its first part.
 func Save(ctx context.Context, dir, to string) error {
 	return still(ctx, dir, []string{build.Etcd}, func(data string) error { return os.CopyFS(to, os.DirFS(data)) })
 }
 
-// Restore gives the cluster in dir what Save copied, and starts all of it again, as after a disaster: what was written since is gone, and its
-// versions will be given again, to other states.
+// Restore gives the cluster in dir what Save copied, and starts all of it again, as after a
+// disaster: what was written since is gone, and its versions will be given again, to other states.
 func Restore(ctx context.Context, dir, from string) error {
 	if _, err := os.Stat(from); err != nil {
 		return fmt.Errorf("cluster: %w", err)
@@ -75,8 +77,9 @@ func Restore(ctx context.Context, dir, from string) error {
 	})
 }
 
-// still calls change with the folder of etcd's data while the named parts are dead, and starts them again, in the order of
-// their names. What was written is in the files: only a machine that fails loses it.
+// still calls change with the folder of etcd's data while the named parts are dead, and starts them
+// again, in the order of their names. What was written is in the files: only a machine that fails
+// loses it.
 func still(ctx context.Context, dir string, names []string, change func(data string) error) (err error) {
 	f, err := resolve(dir)
 	if err != nil {

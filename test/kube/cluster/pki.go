@@ -22,8 +22,8 @@ type secrets struct {
 	token string // of a member of system:masters
 }
 
-// makeSecrets writes a new certificate authority's certificate, the API server's key pair, the key that
-// signs service account tokens, and the administrator's token to DIR/pki.
+// makeSecrets writes a new certificate authority's certificate, the API server's key pair, the key
+// that signs service account tokens, and the administrator's token to DIR/pki.
 func (f folder) makeSecrets() (secrets, error) {
 	var s secrets
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))

@@ -17,8 +17,8 @@ import (
 // How long a part may take to stop before it is killed. The data is thrown away, so little is lost.
 const stopGrace = 5 * time.Second
 
-// process is a part that this process started. exited is closed when it has ended and been waited for;
-// only then may err be read.
+// process is a part that this process started. exited is closed when it has ended and been waited
+// for; only then may err be read.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -26,8 +26,8 @@ type process struct {
 	err    error
 }
 
-// start runs a program in a process group of its own, its output going to DIR/logs/NAME.log. Its command line is kept in
-// DIR/config/NAME.args.
+// start runs a program in a process group of its own, its output going to DIR/logs/NAME.log. Its
+// command line is kept in DIR/config/NAME.args.
 func (f folder) start(name, program string, detach bool, args ...string) (*process, error) {
 	log, err := os.OpenFile(f.path("logs", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -75,8 +75,8 @@ func (f folder) failure(p *process) error {
 		p.name, how, f.path("logs", p.name+".log"), strings.Join(lines, "\n"))
 }
 
-// owns tells whether pid is a live process of this cluster, not one that got the number of a dead part.
-// Every part is given a path in DIR on its command line.
+// owns tells whether pid is a live process of this cluster, not one that got the number of a dead
+// part. Every part is given a path in DIR on its command line.
 func (f folder) owns(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

@@ -30,11 +30,12 @@ const seedBatch = 128
 // maxObject bounds a line of Seed's input, as etcd bounds a value.
 const maxObject = 1536 << 10
 
-// Seed writes objects straight into the etcd of the running cluster in dir, some twenty times faster than
-// the API server creates them, and returns how many it wrote. It reads one JSON object a line, a v1 Pod or
-// an apps/v1 ReplicaSet, and stores it as the API server would; nothing is defaulted, validated or
-// admitted. Objects need a namespace, a name and a uid; owners must come before what they own, or the
-// garbage collector deletes it, and pods must name a node that does not exist, or KWOK runs them.
+// Seed writes objects straight into the etcd of the running cluster in dir, some twenty times
+// faster than the API server creates them, and returns how many it wrote. It reads one JSON object
+// a line, a v1 Pod or an apps/v1 ReplicaSet, and stores it as the API server would; nothing is
+// defaulted, validated or admitted. Objects need a namespace, a name and a uid; owners must come
+// before what they own, or the garbage collector deletes it, and pods must name a node that does
+// not exist, or KWOK runs them.
 func Seed(ctx context.Context, dir string, objects io.Reader) (int, error) {
 	etcd, err := etcdOf(ctx, dir)
 	if err != nil {

@@ -24,7 +24,8 @@ var stages []byte
 // startLimit bounds each step of Up; a loaded machine takes a small part of it.
 const startLimit = 3 * time.Minute
 
-// Cluster is a running cluster that this process started. Its methods are not safe for concurrent use.
+// Cluster is a running cluster that this process started. Its methods are not safe for concurrent
+// use.
 type Cluster struct {
 	cfg   Config
 	dir   folder
@@ -34,8 +35,8 @@ type Cluster struct {
 }
 
 // Up starts a cluster in cfg.Dir and returns when it can be used: the API server is ready, default
-// service accounts exist, every simulated node is Ready and has a lease. It returns ErrRunning if one runs
-// there already. When it fails, or ctx ends, nothing keeps running.
+// service accounts exist, every simulated node is Ready and has a lease. It returns ErrRunning if
+// one runs there already. When it fails, or ctx ends, nothing keeps running.
 func Up(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -58,7 +59,8 @@ func Up(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// resolve makes dir and returns it without symbolic links: parts are recognised by their folder's name.
+// resolve makes dir and returns it without symbolic links: parts are recognised by their folder's
+// name.
 func resolve(dir string) (folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("cluster: %w", err)
@@ -144,8 +146,8 @@ func (c *Cluster) clean() error {
 	return nil
 }
 
-// ports returns the addresses of the API server, of etcd, and of etcd for peers. All are held until all
-// are known, so that they differ.
+// ports returns the addresses of the API server, of etcd, and of etcd for peers. All are held until
+// all are known, so that they differ.
 func (c *Cluster) ports() ([3]string, error) {
 	var found [3]string
 	for i, port := range []int{c.cfg.Port, c.cfg.EtcdPort, c.cfg.EtcdPeerPort} {
@@ -240,7 +242,8 @@ func (c *Cluster) apiServer(ctx context.Context, address, etcd string) error {
 		"--service-account-signing-key-file=" + c.dir.path("pki", "service-account.key"),
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--allow-privileged=true",
-		// It taints new nodes not-ready, and the node lifecycle controller, which takes that away, is not here.
+		// It taints new nodes not-ready, and the node lifecycle controller, which takes that away, is not
+		// here.
 		"--disable-admission-plugins=TaintNodesByCondition",
 	}, c.cfg.APIServerArgs...)...)
 	if err != nil {
@@ -280,7 +283,8 @@ func (c *Cluster) controllers(ctx context.Context) error {
 	})
 }
 
-// nodes creates the simulated nodes and waits until KWOK has made them Ready and renews their leases.
+// nodes creates the simulated nodes and waits until KWOK has made them Ready and renews their
+// leases.
 func (c *Cluster) nodes(ctx context.Context) error {
 	for i := range c.cfg.Nodes {
 		name := "node-" + strconv.Itoa(i+1)

@@ -37,8 +37,8 @@ func podStages(t *testing.T) lifecycle.Lifecycle {
 	return lc
 }
 
-// next returns the one stage that a pod comes to and how long it waits before. It fails if the pod could
-// come to several.
+// next returns the one stage that a pod comes to and how long it waits before. It fails if the pod
+// could come to several.
 func next(t *testing.T, lc lifecycle.Lifecycle, p *corev1.Pod) (string, time.Duration) {
 	t.Helper()
 	event := &lifecycle.Event{Labels: p.Labels, Annotations: p.Annotations, Data: p}

@@ -147,11 +147,12 @@ func (c *Containerd) unmount() error {
 	return errors.Join(faults...)
 }
 
-// settled is the age from which a control group without a process is one that was forgotten, not one being filled.
+// settled is the age from which a control group without a process is one that was forgotten, not
+// one being filled.
 const settled = 10 * time.Second
 
-// removeCgroups removes the control groups that a killed containerd forgot, which hold no process, and their parent
-// where nobody else has one below it.
+// removeCgroups removes the control groups that a killed containerd forgot, which hold no process,
+// and their parent where nobody else has one below it.
 func (c *Containerd) removeCgroups() {
 	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io/*", "/sys/fs/cgroup/*/k8s.io/*"} {
 		found, _ := filepath.Glob(pattern)
@@ -187,8 +188,8 @@ func (c *Containerd) cgroups() []string {
 	return out
 }
 
-// Leftovers says what of this containerd is still on the machine, as an error: shims, mounts, control groups,
-// its directory.
+// Leftovers says what of this containerd is still on the machine, as an error: shims, mounts,
+// control groups, its directory.
 func (c *Containerd) Leftovers() error {
 	var faults []error
 	if pids := c.shims(); len(pids) > 0 {
@@ -206,7 +207,8 @@ func (c *Containerd) Leftovers() error {
 	return errors.Join(faults...)
 }
 
-// TaskPID is the process of a running container on this machine, for tests that kill it from outside.
+// TaskPID is the process of a running container on this machine, for tests that kill it from
+// outside.
 func (c *Containerd) TaskPID(containerID string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(c.dir, "state", "io.containerd.runtime.v2.task", "k8s.io", containerID, "init.pid"))
 	if err != nil {

@@ -32,8 +32,8 @@ type Containerd struct {
 
 const startTime = 30 * time.Second
 
-// Start starts a containerd with everything it writes below dir, which it makes, and
-// waits until it answers and has its images. The path of dir must be short: a socket's is at most 107 bytes.
+// Start starts a containerd with everything it writes below dir, which it makes, and waits until it
+// answers and has its images. The path of dir must be short: a socket's is at most 107 bytes.
 func Start(ctx context.Context, programs Programs, dir string) (*Containerd, error) {
 	c := &Containerd{programs: programs, dir: dir, socket: filepath.Join(dir, "containerd.sock"), config: filepath.Join(dir, "config.toml"), snapshotter: "overlayfs", made: map[string]bool{}}
 	if len(c.socket) > 100 {
@@ -66,7 +66,8 @@ func Start(ctx context.Context, programs Programs, dir string) (*Containerd, err
 // Endpoint is where the agent finds it, "unix:///...".
 func (c *Containerd) Endpoint() string { return "unix://" + c.socket }
 
-// Conn is a connection to it, which stays good across restarts; calls wait while it is down. It is not the caller's to close.
+// Conn is a connection to it, which stays good across restarts; calls wait while it is down. It is
+// not the caller's to close.
 func (c *Containerd) Conn() grpc.ClientConnInterface { return c.conn }
 
 // Programs says which containerd it is.
@@ -86,7 +87,8 @@ func (c *Containerd) Kill() error {
 // Down reports whether it was killed and not started again.
 func (c *Containerd) Down() bool { return c.daemon == nil }
 
-// Hang stops the daemon's process without ending it, SIGSTOP, so that calls get no answer; Resume lets it go on.
+// Hang stops the daemon's process without ending it, SIGSTOP, so that calls get no answer; Resume
+// lets it go on.
 func (c *Containerd) Hang() error { return c.signal(syscall.SIGSTOP) }
 
 // Resume ends Hang.

@@ -24,7 +24,8 @@ type Programs struct {
 	Major   int
 }
 
-// BinEnv names the folder of the built programs, where they are not in the module's .tmp/containerd.
+// BinEnv names the folder of the built programs, where they are not in the module's
+// .tmp/containerd.
 const BinEnv = "DELTAPLANE_CONTAINERD_BIN"
 
 // Built finds the containerd that `make containerd` made. Errors: [ErrMissing].

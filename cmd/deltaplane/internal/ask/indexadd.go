@@ -143,7 +143,8 @@ func newIndexRemove() *cobra.Command {
 	return cmd
 }
 
-// failedIndexes names those that were declared and do not work, or took no object and could not take some.
+// failedIndexes names those that were declared and do not work, or took no object and could not
+// take some.
 func failedIndexes(list []*indexv1.Indexer) error {
 	var failed []error
 	for _, i := range list {

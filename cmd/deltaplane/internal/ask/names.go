@@ -14,7 +14,8 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// shortNames are those of Kubernetes' own resources, as its discovery has them; for collections of which the log does not say.
+// shortNames are those of Kubernetes' own resources, as its discovery has them; for collections of
+// which the log does not say.
 var shortNames = map[string]string{
 	"cm": "configmaps", "cs": "componentstatuses", "ep": "endpoints", "ev": "events", "limits": "limitranges", "ns": "namespaces", "no": "nodes",
 	"pvc": "persistentvolumeclaims", "pv": "persistentvolumes", "po": "pods", "rc": "replicationcontrollers", "quota": "resourcequotas",
@@ -24,7 +25,8 @@ var shortNames = map[string]string{
 	"pc": "priorityclasses", "sc": "storageclasses",
 }
 
-// names reports whether a word, in lower case, names the collection's resource: by its short name, its singular or its kind.
+// names reports whether a word, in lower case, names the collection's resource: by its short name,
+// its singular or its kind.
 func names(word string, c *indexv1.CollectionStatus) bool {
 	if said := c.GetNames(); len(said) > 0 {
 		return slices.Contains(said, word)
@@ -41,10 +43,11 @@ func plurals(word string) []string {
 	return all
 }
 
-// resolve finds the collection that is meant: short names, singulars and kinds are taken as by kubectl where no collection has
-// the name itself, and one that stands for several is refused with their names. A key without a namespace is one of "default"
-// where keys have namespaces, and a namespace is ignored where they have none. Whatever cannot be found out is left as it is, for
-// the service to say so.
+// resolve finds the collection that is meant: short names, singulars and kinds are taken as by
+// kubectl where no collection has the name itself, and one that stands for several is refused with
+// their names. A key without a namespace is one of "default" where keys have namespaces, and a
+// namespace is ignored where they have none. Whatever cannot be found out is left as it is, for the
+// service to say so.
 func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClient) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()

@@ -40,7 +40,8 @@ func plain(err error) error {
 	return err
 }
 
-// completeCollections completes COLLECTION from what the index serves; without a reachable index it offers nothing.
+// completeCollections completes COLLECTION from what the index serves; without a reachable index it
+// offers nothing.
 func completeCollections(cmd *cobra.Command, done []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(done) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -137,7 +137,8 @@ func NewDelete() *cobra.Command {
 	return cmd
 }
 
-// each does something with every object of the file, says what became of it, and goes on after errors.
+// each does something with every object of the file, says what became of it, and goes on after
+// errors.
 func (a *applyFlags) each(cmd *cobra.Command, do func(context.Context, *kube.Client, *manifest) (string, error)) error {
 	if a.file == "" {
 		return &cli.UsageError{Err: errors.New("-f FILE is required")}
@@ -197,7 +198,8 @@ func (a *applyFlags) resolve(ctx context.Context, client *kube.Client, raw []byt
 	return m, nil
 }
 
-// sameObject reports whether two versions differ only in what others write meanwhile: status, version and field managers.
+// sameObject reports whether two versions differ only in what others write meanwhile: status,
+// version and field managers.
 func sameObject(a, b []byte) bool {
 	for _, path := range []string{"status", "metadata.resourceVersion", "metadata.managedFields"} {
 		var errA, errB error

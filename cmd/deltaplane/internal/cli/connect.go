@@ -45,7 +45,8 @@ func RegisterDial(flags *pflag.FlagSet, c *rpc.DialConfig) {
 	flags.StringVar(&c.TokenFile, "token-file", "", "`file` with the bearer token to present")
 }
 
-// Dial connects a command to a service; calls that do not reach it say what may be wrong with the address.
+// Dial connects a command to a service; calls that do not reach it say what may be wrong with the
+// address.
 func Dial(target string, c rpc.DialConfig) (*CalledConn, error) {
 	conn, err := Connect(target, c)
 	if err != nil {

@@ -96,7 +96,8 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Cancelled reports that err says nothing but that the context ended, also where several errors are joined.
+// Cancelled reports that err says nothing but that the context ended, also where several errors are
+// joined.
 func Cancelled(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself
 	case interface{ Unwrap() []error }:
@@ -112,7 +113,8 @@ func Cancelled(err error) bool {
 	return err == context.Canceled //nolint:errorlint // see above
 }
 
-// ListenFlag begins the message of an error about an address that cannot be listened on with the flag that names it.
+// ListenFlag begins the message of an error about an address that cannot be listened on with the
+// flag that names it.
 func ListenFlag(flags *pflag.FlagSet, err error) string {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "listen" || op.Addr == nil {
@@ -133,7 +135,8 @@ func ListenFlag(flags *pflag.FlagSet, err error) string {
 	return strings.Join(names, ", ") + ": "
 }
 
-// Message is what a person should read of an error: for a status its text, reason and field faults, not its Go form.
+// Message is what a person should read of an error: for a status its text, reason and field faults,
+// not its Go form.
 func Message(err error) string {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {
 		var lines []string

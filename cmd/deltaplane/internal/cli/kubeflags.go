@@ -22,7 +22,8 @@ func (k *KubeFlags) Register(flags *pflag.FlagSet) {
 	flags.BoolVar(&k.Config.InCluster, "in-cluster", false, "use the service account of the pod this runs in")
 }
 
-// Given reports that a flag names a cluster. A context alone does: it is looked up in the kubeconfig kubectl would take.
+// Given reports that a flag names a cluster. A context alone does: it is looked up in the
+// kubeconfig kubectl would take.
 func (k *KubeFlags) Given() bool {
 	c := k.Config
 	return c.Kubeconfig != "" || c.Context != "" || c.InCluster || c.URL != ""

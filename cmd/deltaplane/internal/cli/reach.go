@@ -38,7 +38,8 @@ var services = []service{
 	{"reflector service", "--reflector-url", []string{reflectorv1.ReflectorService_ServiceDesc.ServiceName}},
 }
 
-// CalledConn is a connection whose failures say which service was expected where, and what answers there.
+// CalledConn is a connection whose failures say which service was expected where, and what answers
+// there.
 type CalledConn struct {
 	*grpc.ClientConn
 	target string
@@ -108,8 +109,8 @@ func (s service) misplaced(c *CalledConn, err error) error {
 // probeTimeout bounds the looks at what answers at an address, all together.
 const probeTimeout = 6 * time.Second
 
-// whatAnswers says what is found at an address where a service was not; empty when that tells nobody anything. It sends no
-// token.
+// whatAnswers says what is found at an address where a service was not; empty when that tells
+// nobody anything. It sends no token.
 func whatAnswers(target string, overTLS bool, wanted service) string {
 	if _, _, err := net.SplitHostPort(target); err != nil {
 		return ""
@@ -165,7 +166,8 @@ func healthAt(target string, overTLS bool, end time.Time) string {
 	return found
 }
 
-// greeting names servers that speak something else than gRPC. One that has said nothing by the end may be of any kind.
+// greeting names servers that speak something else than gRPC. One that has said nothing by the end
+// may be of any kind.
 func greeting(target string, end time.Time) string {
 	conn, err := net.DialTimeout("tcp", target, time.Until(end)) //nolint:noctx // bounded by its own time
 	if err != nil {

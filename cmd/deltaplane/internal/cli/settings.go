@@ -15,8 +15,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplySettings fills the flags that were not given on the command line from the environment and from the file named
-// by --config. All faults are reported together, each naming where the value came from.
+// ApplySettings fills the flags that were not given on the command line from the environment and
+// from the file named by --config. All faults are reported together, each naming where the value
+// came from.
 func ApplySettings(lookup func(string) (string, bool)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		flags := cmd.Flags()
@@ -53,8 +54,8 @@ func EnvName(flag string) string {
 	return "DELTAPLANE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// applyFile sets the flags a YAML file names. Keys no flag of the command has are faults: a misspelt key must not be
-// silently without effect.
+// applyFile sets the flags a YAML file names. Keys no flag of the command has are faults: a
+// misspelt key must not be silently without effect.
 func applyFile(path string, flags *pflag.FlagSet, fill func(*pflag.Flag, string, string)) []error {
 	k := koanf.New("\x00")
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {

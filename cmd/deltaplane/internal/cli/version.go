@@ -2,7 +2,8 @@ package cli
 
 import "runtime/debug"
 
-// version is set by the linker in released binaries; otherwise the module's build information is shown.
+// version is set by the linker in released binaries; otherwise the module's build information is
+// shown.
 var version string
 
 // BuildVersion is the version that --version and telemetry show.

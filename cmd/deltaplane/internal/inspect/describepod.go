@@ -255,7 +255,8 @@ func describeContainer(c corev1.Container, s corev1.ContainerStatus, init bool) 
 // backOffText is how kubelets and our agent tell a back-off.
 var backOffText = regexp.MustCompile(`^back-off (\S+) restarting failed container`)
 
-// runsAgain is the end of a back-off that began when the last instance ended; zero when the state tells of none.
+// runsAgain is the end of a back-off that began when the last instance ended; zero when the state
+// tells of none.
 func runsAgain(w *corev1.ContainerStateWaiting, ended time.Time) time.Time {
 	found := backOffText.FindStringSubmatch(w.Message)
 	if w.Reason != "CrashLoopBackOff" || found == nil || ended.IsZero() {

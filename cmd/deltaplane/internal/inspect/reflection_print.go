@@ -15,7 +15,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// printReflections prints reflections for people: a row each, then the errors, equal ones together, and the quarantined keys in full.
+// printReflections prints reflections for people: a row each, then the errors, equal ones together,
+// and the quarantined keys in full.
 func printReflections(out io.Writer, list []*reflectorv1.Reflection) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "REFLECTION\tSTATE\tREVISION\tOBJECTS\tLEADER\tTERM\tLAG\tPENDING\tCOALESCED\tLISTS\tWATCHES\tQUARANTINED\tFORM")
@@ -50,7 +51,8 @@ type fault struct {
 	count       int
 }
 
-// foldFaults are the faults of a list, those with one reason and cause together, in the order of their first reflections.
+// foldFaults are the faults of a list, those with one reason and cause together, in the order of
+// their first reflections.
 func foldFaults(list []*reflectorv1.Reflection) []*fault {
 	const named = 3
 	var out []*fault

@@ -23,7 +23,8 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// flow is the state of the whole pipeline at one moment. An error stands in for what could not be asked.
+// flow is the state of the whole pipeline at one moment. An error stands in for what could not be
+// asked.
 type flow struct {
 	reflections    *reflectorv1.ListReflectionsResponse
 	collections    *indexv1.ListCollectionsResponse
@@ -157,7 +158,8 @@ func (f *flow) print(out io.Writer) error {
 	return t.Flush()
 }
 
-// collectionError is what is wrong with a collection, or else what its replica does not know of the log.
+// collectionError is what is wrong with a collection, or else what its replica does not know of the
+// log.
 func collectionError(c *indexv1.CollectionStatus) string {
 	if c.GetLastError() != "" || len(c.GetUnknown()) == 0 {
 		return c.GetLastError()

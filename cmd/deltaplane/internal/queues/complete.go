@@ -18,7 +18,8 @@ import (
 // completeTimeout bounds what a press of the tab key waits for.
 const completeTimeout = time.Second
 
-// completing calls ask with a client of the queue service; without one that answers nothing is offered.
+// completing calls ask with a client of the queue service; without one that answers nothing is
+// offered.
 func completing(cmd *cobra.Command, ask func(context.Context, services) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if conn, err := dialAsFlagged(cmd); err == nil {
@@ -30,8 +31,8 @@ func completing(cmd *cobra.Command, ask func(context.Context, services) ([]strin
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// dialAsFlagged connects to the queue service as the command itself would. A completion runs before the command, so its
-// settings are yet to be applied.
+// dialAsFlagged connects to the queue service as the command itself would. A completion runs before
+// the command, so its settings are yet to be applied.
 func dialAsFlagged(cmd *cobra.Command) (*cli.CalledConn, error) {
 	if err := cmd.Root().PersistentPreRunE(cmd, nil); err != nil {
 		return nil, err

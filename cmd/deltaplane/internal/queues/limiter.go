@@ -12,8 +12,8 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// parseLimiter reads a limiter as `queue configure --help` writes it. Whether its numbers make sense is the service's
-// to say.
+// parseLimiter reads a limiter as `queue configure --help` writes it. Whether its numbers make
+// sense is the service's to say.
 func parseLimiter(text string) (*queuev1.RateLimiter, error) {
 	body, most, capped := strings.Cut(text, "@")
 	var all []*queuev1.RateLimiter
@@ -93,7 +93,8 @@ func parseDispatch(text string) (*queuev1.BucketLimiter, error) {
 	return parseBucket(text)
 }
 
-// formatLimiter writes a limiter so that parseLimiter reads it, as long as it is not nested deeper than that can be.
+// formatLimiter writes a limiter so that parseLimiter reads it, as long as it is not nested deeper
+// than that can be.
 func formatLimiter(l *queuev1.RateLimiter) string {
 	switch k := l.GetKind().(type) {
 	case *queuev1.RateLimiter_Exponential:

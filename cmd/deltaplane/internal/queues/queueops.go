@@ -36,7 +36,8 @@ func (e *heldError) GRPCStatus() *status.Status {
 	return status.New(codes.FailedPrecondition, e.Error())
 }
 
-// keysCommand does something with the keys named, or with all in a state, and says what became of each.
+// keysCommand does something with the keys named, or with all in a state, and says what became of
+// each.
 func keysCommand(cmd *cobra.Command, states string, call func(*cobra.Command, services, string, []string) ([]*queuev1.ItemResult, error)) *cobra.Command {
 	var state, output string
 	cmd.Args = cli.Args(cobra.MinimumNArgs(1))
@@ -109,7 +110,8 @@ func unknownKeys(cmd *cobra.Command, client services, queue string, keys []strin
 	return status.Errorf(codes.NotFound, "queue %s knows nothing of the key %s: it is not queued, and nothing is kept of it", queue, show.Few(unknown))
 }
 
-// nothingKnown reports that a key has no state, and that nothing happened to it lately as far as the server knows.
+// nothingKnown reports that a key has no state, and that nothing happened to it lately as far as
+// the server knows.
 func nothingKnown(answer *queuev1.InspectResponse) bool {
 	if answer.GetItem().GetState() != queuev1.State_STATE_IDLE || len(answer.GetHistory()) > 0 {
 		return false

@@ -57,7 +57,8 @@ func registerTolerations(flags *pflag.FlagSet, d *taint.Defaults) {
 	flags.Int64Var(&d.Unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
 }
 
-// registerNodes are the numbers of the node lifecycle controller, by kube-controller-manager's names.
+// registerNodes are the numbers of the node lifecycle controller, by kube-controller-manager's
+// names.
 func (c *controlFlags) registerNodes(flags *pflag.FlagSet) {
 	n := nodelifecycle.Rules{}.WithDefaults()
 	c.config.Nodes.Rate, c.config.Nodes.SlowRate = new(*n.Rate), new(*n.SlowRate)

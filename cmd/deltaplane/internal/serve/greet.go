@@ -90,8 +90,8 @@ func admin(c telemetry.AdminConfig) string {
 	return "admin http://" + c.Listen
 }
 
-// await waits until the queue answers and every reflected collection is served, and returns what is missing when its
-// timeout ends.
+// await waits until the queue answers and every reflected collection is served, and returns what is
+// missing when its timeout ends.
 func (u *upFlags) await(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
@@ -191,7 +191,8 @@ func (u *upFlags) missingNodes(ctx context.Context, index *grpc.ClientConn) []st
 	return got.Missing
 }
 
-// unreachable reports that a server does not answer, as against refusing an anonymous caller, which shows that it is up.
+// unreachable reports that a server does not answer, as against refusing an anonymous caller, which
+// shows that it is up.
 func unreachable(err error) bool { return err != nil && cli.ExitCode(err) == cli.ExitUnavailable }
 
 // demo are the Jobs of a new dev cluster: one that completes, and one that fails.

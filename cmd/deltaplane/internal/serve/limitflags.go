@@ -9,8 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// registerLimits adds the flags for what one gRPC server takes, and how it stops. Zero is the default of the
-// configuration.
+// registerLimits adds the flags for what one gRPC server takes, and how it stops. Zero is the
+// default of the configuration.
 func registerLimits(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, grace time.Duration) {
 	flags.IntVar(&c.MaxMessageBytes, prefix+"max-message-bytes", 0, "`bytes` one received message may have (default 16 MiB; methods that need less have less, a health check 4 KiB). Headers may have 64 KiB, and compressed messages are refused")
 	flags.IntVar(&c.MaxConnections, prefix+"max-connections", 0, "`connections` that may be open, those whose handshake is under way among them; further ones are closed (default 8192, -1 for any number). As many health calls may be under way")

@@ -14,19 +14,21 @@ import (
 const (
 	// garbageShare is the part of what lives that garbage may take before it is collected.
 	garbageShare = 4
-	// leastGarbageShare is the same when more lives than was meant to. Measured with 525 MB alive and 90 MB of garbage a
-	// second: the collector takes 0.03 of a core with a quarter, 0.06 with an eighth, 0.5 with a twentieth, 1 with nothing.
+	// leastGarbageShare is the same when more lives than was meant to. Measured with 525 MB alive and
+	// 90 MB of garbage a second: the collector takes 0.03 of a core with a quarter, 0.06 with an
+	// eighth, 0.5 with a twentieth, 1 with nothing.
 	leastGarbageShare, leastGarbage = 8, 64 << 20
-	// calmShare is the part of what is meant by which less must be needed before a limit that was raised counts as back.
+	// calmShare is the part of what is meant by which less must be needed before a limit that was
+	// raised counts as back.
 	calmShare = 16
 	// besideIndexer is about what the other parts of `up` take.
 	besideIndexer = 256 << 20
 	limitEvery    = time.Second
 )
 
-// memoryLimit keeps the limit that the garbage collector is given at what the process is meant to take, so that a heap
-// does not grow to twice what lives. It rises while more than that lives: at a limit that cannot be kept the collector
-// would do little else.
+// memoryLimit keeps the limit that the garbage collector is given at what the process is meant to
+// take, so that a heap does not grow to twice what lives. It rises while more than that lives: at a
+// limit that cannot be kept the collector would do little else.
 type memoryLimit struct {
 	meant  int64 // bytes
 	now    int64
@@ -34,9 +36,9 @@ type memoryLimit struct {
 	log    *slog.Logger
 }
 
-// limitMemory gives the collector a limit made of an indexer's memory budget, what its watches hold beside that, and what
-// other parts of the process take, until ctx ends. It leaves alone a limit that was given by GOMEMLIMIT, and an indexer
-// without a budget.
+// limitMemory gives the collector a limit made of an indexer's memory budget, what its watches hold
+// beside that, and what other parts of the process take, until ctx ends. It leaves alone a limit
+// that was given by GOMEMLIMIT, and an indexer without a budget.
 func limitMemory(ctx context.Context, cfg indexer.Config, beside int64, watches func() int, log *slog.Logger) {
 	if _, given := os.LookupEnv("GOMEMLIMIT"); given || cfg.MemoryBudget == 0 {
 		return
@@ -66,8 +68,8 @@ func memoryMeant(cfg indexer.Config, beside int64) int64 {
 	return n + n/garbageShare
 }
 
-// step sets the limit by what lives, and what of that watches hold. It warns once when the limit must be raised, and again
-// only after clearly less was needed.
+// step sets the limit by what lives, and what of that watches hold. It warns once when the limit
+// must be raised, and again only after clearly less was needed.
 func (m *memoryLimit) step(alive, watches int64) {
 	meant := m.meant + watches + watches/garbageShare
 	need := alive + max(alive/leastGarbageShare, leastGarbage)
@@ -86,7 +88,8 @@ func (m *memoryLimit) step(alive, watches int64) {
 	}
 }
 
-// living is what the process takes without garbage: what lived at the end of the last collection, and all beside the heap.
+// living is what the process takes without garbage: what lived at the end of the last collection,
+// and all beside the heap.
 func living() int64 {
 	s := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},

@@ -31,7 +31,8 @@ const simulatedCRI = "simulated"
 // simulatedPods is how many pods a simulated node takes: they cost next to nothing.
 const simulatedPods = 10_000
 
-// simulatedQPS is how fast each of them may write: one API server in the same process is theirs alone.
+// simulatedQPS is how fast each of them may write: one API server in the same process is theirs
+// alone.
 const simulatedQPS = 1000
 
 // nodeFlags are the flags of node agents.
@@ -143,8 +144,8 @@ func (n *nodeFlags) check() error {
 	return errors.Join(n.admin.Validate(), n.of(0, n.names()[0]).Validate())
 }
 
-// complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a runtime is notified of
-// them, and has a working directory of its own.
+// complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a
+// runtime is notified of them, and has a working directory of its own.
 func (n *nodeFlags) complete() error {
 	for _, dir := range []*string{&n.config.RootDir, &n.config.LogRoot} {
 		if *dir == "" {

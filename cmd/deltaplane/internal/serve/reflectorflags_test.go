@@ -96,7 +96,7 @@ func TestTimeoutsOfTheSourceAreTheSameInFlagsEnvironmentAndFile(t *testing.T) {
 		args []string
 	}{
 		"flags":       {args: []string{"--watch-list-timeout", "40s", "--quiet-after", "3m"}},
-		"environment": {env: map[string]string{"DELTAPLANE_STREAM_PATIENCE": "40s", "DELTAPLANE_QUIET_AFTER": "3m"}},
+		"environment": {env: map[string]string{"DELTAPLANE_WATCH_LIST_TIMEOUT": "40s", "DELTAPLANE_QUIET_AFTER": "3m"}},
 		"file":        {file: "watch-list-timeout: 40s\nquiet-after: 3m\n"},
 	} {
 		r, _, err := settled(t, x.env, x.file, x.args...)

@@ -18,8 +18,8 @@ func registerTelemetry(flags *pflag.FlagSet, c *telemetry.Config, level string) 
 	flags.Float64Var(&c.TraceRatio, "trace-ratio", 1, "share of new traces that is recorded, 0 to 1")
 }
 
-// registerServer adds the flags of one gRPC server. The prefix tells the servers of one process apart; it is empty where
-// there is only one.
+// registerServer adds the flags of one gRPC server. The prefix tells the servers of one process
+// apart; it is empty where there is only one.
 func registerServer(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, admin *telemetry.AdminConfig, listen, adminListen string) {
 	flags.StringVar(&c.Listen, prefix+"listen", listen, "`address` gRPC is served on"+of(prefix))
 	flags.StringVar(&admin.Listen, prefix+"admin-listen", adminListen, "`address` of /metrics, /healthz and /readyz"+of(prefix)+"; off for none")
@@ -51,7 +51,8 @@ func (s *security) register(flags *pflag.FlagSet) {
 	registerPprof(flags, &s.pprof)
 }
 
-// registerPprof adds the flag of what shows the inside of a process to anyone who can reach its admin port.
+// registerPprof adds the flag of what shows the inside of a process to anyone who can reach its
+// admin port.
 func registerPprof(flags *pflag.FlagSet, on *bool) {
 	flags.BoolVar(on, "pprof", false, "serve /debug/pprof on the admin ports, without the command line")
 }

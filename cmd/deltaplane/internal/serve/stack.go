@@ -9,8 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 )
 
-// stack runs parts that depend on one another: later ones on earlier ones. They stop in reverse order, each only after
-// those that need it have ended.
+// stack runs parts that depend on one another: later ones on earlier ones. They stop in reverse
+// order, each only after those that need it have ended.
 type stack struct {
 	parts []*part
 	ended chan *part
@@ -44,7 +44,8 @@ func (s *stack) start(ctx context.Context, name string, run func(context.Context
 	}()
 }
 
-// wait blocks until ctx ends, or until a part ends by itself, which is an error that close does not repeat.
+// wait blocks until ctx ends, or until a part ends by itself, which is an error that close does not
+// repeat.
 func (s *stack) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

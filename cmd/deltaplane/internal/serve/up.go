@@ -48,7 +48,8 @@ type upFlags struct {
 // The parts `up --skip` can leave out.
 var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes"}
 
-// The dev cluster's nodes beat faster than Kubernetes' and are given up sooner, so that a node's failure can be watched.
+// The dev cluster's nodes beat faster than Kubernetes' and are given up sooner, so that a node's
+// failure can be watched.
 const (
 	devHeartbeat = 5 * time.Second
 	devGrace     = 20 * time.Second
@@ -92,8 +93,8 @@ own would create every pod twice.`,
 	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz and /readyz")
 	u.log.register(flags, "")
 	u.kube.Register(flags)
-	// DELTAPLANE_API_URL leads commands to a dev cluster, also to that of the last `up`: the next must not take it for a
-	// cluster that is there already.
+	// DELTAPLANE_API_URL leads commands to a dev cluster, also to that of the last `up`: the next must
+	// not take it for a cluster that is there already.
 	url := flags.Lookup("api-url")
 	url.Usage = "`URL` of an API server that needs no credentials, in place of the dev cluster; not read from the environment"
 	url.Annotations = map[string][]string{cli.NoEnvironment: {}}
@@ -271,7 +272,8 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	return parts.wait(ctx)
 }
 
-// listening waits a moment for a service of this process, so that those who call it do not begin with a warning.
+// listening waits a moment for a service of this process, so that those who call it do not begin
+// with a warning.
 func (u *upFlags) listening(ctx context.Context, service, address string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

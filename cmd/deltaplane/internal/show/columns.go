@@ -35,7 +35,8 @@ func Dash(s string) string {
 	return s
 }
 
-// Printable is text that others chose, as a terminal and a table may have it: quoted when it holds control characters.
+// Printable is text that others chose, as a terminal and a table may have it: quoted when it holds
+// control characters.
 func Printable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
@@ -115,8 +116,9 @@ func podStatus(o *indexv1.Object) string {
 	return Dash(gjson.GetBytes(o.GetPayload(), "status.phase").String())
 }
 
-// initStatus is the state of the first init container that holds up the pod, in kubectl's words: "Init:1/2" while it
-// runs, "Init:Error" or "Init:CrashLoopBackOff" when it fails; nothing when none does.
+// initStatus is the state of the first init container that holds up the pod, in kubectl's words:
+// "Init:1/2" while it runs, "Init:Error" or "Init:CrashLoopBackOff" when it fails; nothing when
+// none does.
 func initStatus(o *indexv1.Object) string {
 	statuses := gjson.GetBytes(o.GetPayload(), "status.initContainerStatuses").Array()
 	for i, s := range statuses {

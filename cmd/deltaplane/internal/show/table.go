@@ -9,8 +9,8 @@ import (
 // tableGap is the space between two columns.
 const tableGap = 3
 
-// table writes rows in aligned columns. It may be flushed again and again: its columns only ever become wider, so that what
-// a watch prints line by line stays below its header.
+// table writes rows in aligned columns. It may be flushed again and again: its columns only ever
+// become wider, so that what a watch prints line by line stays below its header.
 type table struct {
 	out    io.Writer
 	rows   [][]string

@@ -11,7 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// What an unprivileged container does not see, or not write, of /proc and /sys unless it asks for procMount Unmasked.
+// What an unprivileged container does not see, or not write, of /proc and /sys unless it asks for
+// procMount Unmasked.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",

@@ -1,5 +1,6 @@
-// Command etcd runs one etcd member for tests: all of its data is lost with its folder, and nothing is
-// synced to disk, so it is fast and survives no power failure. It is ready when it prints "ready".
+// Command etcd runs one etcd member for tests: all of its data is lost with its folder, and nothing
+// is synced to disk, so it is fast and survives no power failure. It is ready when it prints
+// "ready".
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command kube builds and runs a real Kubernetes cluster for tests, from Go modules only. Run it without
-// arguments for its commands.
+// Command kube builds and runs a real Kubernetes cluster for tests, from Go modules only. Run it
+// without arguments for its commands.
 package main
 
 import (
