@@ -2,7 +2,6 @@ package client
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -19,7 +18,7 @@ func TestEverySettingOfAQueueCanBeGiven(t *testing.T) {
 		MaxRetries: 13, MaxDeliveries: 14, BarrierRetention: 15, AbsorbDelays: true, ReserveOnce: true, Aging: 16, DispatchQPS: 17, DispatchBurst: 18,
 		Durability: DurabilityReplicated, Replicas: 19, Backoff: BackoffConfig{Initial: 20, Max: 21, Jitter: 0.22, ExpireAfter: 23},
 	}.proto("q")
-	ns := func(n time.Duration) *durationpb.Duration { return durationpb.New(n) }
+	ns := durationpb.New
 	want := &queuev1.QueueConfig{
 		Name: "q", RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxOf{MaxOf: &queuev1.MaxOfLimiter{Limiters: []*queuev1.RateLimiter{
 			{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: ns(1), Max: ns(2)}}},

@@ -59,8 +59,8 @@ type Passed struct {
 	Unknown  *UnknownError
 }
 
-// Newer says why a reader stands still: the next record is one that a later build must read.
-type Newer struct {
+// NewerError says why a reader stands still: the next record is one that a later build must read.
+type NewerError struct {
 	// Sequence of the record; 0 where its log's leader has announced such records.
 	Sequence uint64
 	Unknown  *UnknownError
@@ -69,7 +69,7 @@ type Newer struct {
 }
 
 // Error implements error: one sentence about the collection, for people.
-func (n *Newer) Error() string {
+func (n *NewerError) Error() string {
 	what := "it"
 	if n.Sequence > 0 {
 		what = "record " + strconv.FormatUint(n.Sequence, 10)
@@ -85,4 +85,4 @@ func (n *Newer) Error() string {
 }
 
 // Unwrap implements the interface of [errors.Is].
-func (n *Newer) Unwrap() error { return n.Unknown }
+func (n *NewerError) Unwrap() error { return n.Unknown }

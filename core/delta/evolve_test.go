@@ -109,7 +109,7 @@ func TestThisBuildWritesAndReadsItsVersion(t *testing.T) {
 
 func TestANewerLogIsNamedInOneSentence(t *testing.T) {
 	t.Parallel()
-	n := &delta.Newer{Sequence: 17, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r1", Build: "v9"}
+	n := &delta.NewerError{Sequence: 17, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r1", Build: "v9"}
 	want := "the log is written by r1 (build v9) in a newer form: record 17 needs version 2, this build reads up to 1; upgrade readers before reflectors"
 	if got := n.Error(); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)

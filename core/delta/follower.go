@@ -31,7 +31,7 @@ type Batch struct {
 	// Newer is set on a batch without records: the next record needs a later build, and the reader
 	// goes on once it is replaced. What the reader holds is the log's state before it. Any other batch
 	// says that the reader has gone on.
-	Newer *Newer
+	Newer *NewerError
 	// Unreadable names records that could not be decoded. They are accounted for by Next; what the
 	// reader holds for their keys is out of date.
 	Unreadable []Unreadable

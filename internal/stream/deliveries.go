@@ -73,7 +73,7 @@ func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.M
 func (d *deliveries) fail(err error) {
 	if !errors.Is(err, jetstream.ErrNoHeartbeat) {
 		select {
-		case <-d.fault:
+		case <-d.fault: //nolint:errcheck // it gives way
 		default:
 		}
 	}

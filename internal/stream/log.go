@@ -53,9 +53,9 @@ func (t Tail) Readable() error {
 	return nil
 }
 
-func (t Tail) newer(sequence uint64, err error) *delta.Newer {
+func (t Tail) newer(sequence uint64, err error) *delta.NewerError {
 	unknown, _ := errors.AsType[*delta.UnknownError](err)
-	return &delta.Newer{Sequence: sequence, Unknown: unknown, Writer: t.Writer, Build: t.Build}
+	return &delta.NewerError{Sequence: sequence, Unknown: unknown, Writer: t.Writer, Build: t.Build}
 }
 
 // ahead is how far the log's clock is at least ahead of this process's, or behind it. Two that

@@ -19,7 +19,7 @@ import (
 type halting struct {
 	*mirror
 	mu     sync.Mutex
-	newer  *delta.Newer
+	newer  *delta.NewerError
 	passed []delta.Passed
 }
 
@@ -31,7 +31,7 @@ func (h *halting) handle(ctx context.Context, b delta.Batch) error {
 	return h.mirror.handle(ctx, b)
 }
 
-func (h *halting) halted() *delta.Newer {
+func (h *halting) halted() *delta.NewerError {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.newer

@@ -100,9 +100,9 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 			return failed.err
 		}
 		if unknown, ok := errors.AsType[*delta.UnknownError](err); ok {
-			newer, ok := errors.AsType[*delta.Newer](err)
+			newer, ok := errors.AsType[*delta.NewerError](err)
 			if !ok { // who leads cannot be read
-				newer = &delta.Newer{Unknown: unknown}
+				newer = &delta.NewerError{Unknown: unknown}
 			}
 			r.stopped = true
 			if err := h(ctx, delta.Batch{Collection: col, Created: r.created, Newer: newer}); err != nil {

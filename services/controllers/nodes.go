@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
@@ -152,13 +150,6 @@ func (a *nodeAdapter) all(ctx context.Context, least string) ([][]byte, error) {
 	}
 	a.judged.Raise(a.nodes, read.Upper)
 	return payloads(objs), nil
-}
-
-func instant(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
 }
 
 // Node implements [nodelifecycle.Reader].

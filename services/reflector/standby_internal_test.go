@@ -91,7 +91,7 @@ func TestAStandbyGivesUpALogOfALaterBuild(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 	for name, batch := range map[string]delta.Batch{
-		"a record":        {Collection: col, Newer: &delta.Newer{Sequence: 7, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r9"}},
+		"a record":        {Collection: col, Newer: &delta.NewerError{Sequence: 7, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r9"}},
 		"an announcement": {Collection: col, Records: []delta.Record{{Kind: delta.KindTerm, Collection: col, Epoch: 1, Term: 2, Sequence: 7, Needs: 2}}, Next: 8},
 	} {
 		newStandby := func() *standby {

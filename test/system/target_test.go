@@ -45,10 +45,6 @@ func (x *Target) queues(t *testing.T) queuev1.QueueAdminServiceClient {
 	return queuev1.NewQueueAdminServiceClient(connect(t, x.Queue))
 }
 
-func (x *Target) queue(t *testing.T) queuev1.QueueServiceClient {
-	return queuev1.NewQueueServiceClient(connect(t, x.Queue))
-}
-
 func (x *Target) reflector(t *testing.T) reflectorv1.ReflectorServiceClient {
 	return reflectorv1.NewReflectorServiceClient(connect(t, x.Reflector))
 }

@@ -261,7 +261,7 @@ func TestMain(m *testing.M) {
 func build(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "deltaplane-system-"); built.err == nil {
+		if built.dir, built.err = os.MkdirTemp("", "deltaplane-system-"); built.err == nil { //nolint:usetesting // for all tests
 			built.path, built.err = goBuild(context.Background(), built.dir) // for tests that outlive this one
 		}
 	})

@@ -17,8 +17,8 @@ const mostUnknown = 16
 
 // unknowns is what a log holds that this build does not know.
 type unknowns struct {
-	newer  atomic.Pointer[delta.Newer] // reading stands still before this record; nil while it goes on
-	passed atomic.Pointer[[]string]    // what was passed over, each once
+	newer  atomic.Pointer[delta.NewerError] // reading stands still before this record; nil while it goes on
+	passed atomic.Pointer[[]string]         // what was passed over, each once
 
 	counted uint64 // the last record that reading stood still before
 }

@@ -41,7 +41,7 @@ func TestACollectionStandsStillBeforeARecordOfALaterBuild(t *testing.T) {
 	c := s.Know(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
 	mustApply(t, c, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
 	before := c.store.Snapshot().State()
-	newer := &delta.Newer{Sequence: 3, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r9", Build: "v9"}
+	newer := &delta.NewerError{Sequence: 3, Unknown: &delta.UnknownError{Part: delta.PartVersion, Value: "2"}, Writer: "r9", Build: "v9"}
 	for range 3 { // once for each try
 		mustApply(t, c, delta.Batch{Newer: newer})
 	}

@@ -31,13 +31,13 @@ type Server struct {
 }
 
 // Len implements the QueueService.
-func (l Reader) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
+func (s Reader) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	_, st, missing, err := l.status(ctx, r.GetQueue())
+	_, st, missing, err := s.status(ctx, r.GetQueue())
 	if err == nil && !r.GetPartial() {
 		err = complete(r.GetQueue(), missing)
 	}
