@@ -109,10 +109,14 @@ func TestTwoWorkersNeverHoldAKeyTogetherHoweverLateMessagesCome(t *testing.T) {
 	}
 	runs := make(chan held, 100)
 	worker := func(name, addr string, hold func(context.Context)) *client.Worker {
-		rec := client.ReconcilerFunc(func(ctx context.Context, _ client.Item) (client.Result, error) {
+		rec := client.ReconcilerFunc(func(ctx context.Context, it client.Item) (client.Result, error) {
 			from := time.Now()
 			hold(ctx)
-			runs <- held{name, from, time.Now()}
+			to := time.Now()
+			if end := it.Deadline(); end.Before(to) { // its context ended then, and it may wait for a processor
+				to = end
+			}
+			runs <- held{name, from, to}
 			return client.Result{Outcome: client.OutcomeAbandon}, nil
 		})
 		w, err := client.NewWorker(dial(t, addr, client.DialConfig{}), rec, client.WorkerConfig{Queue: "dev/slow", Session: name, Margin: time.Millisecond})
