@@ -101,7 +101,7 @@ func TestADrainNeedNotWaitForKeysDueMuchLater(t *testing.T) {
 		r := queuetest.Start(t, kind, queue.Config{})
 		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
 		ctx := t.Context()
-		for key, delay := range map[string]float64{"hour": 3600, "day": 86400, "soon": .5} {
+		for key, delay := range map[string]float64{"hour": 3600, "day": 86400, "soon": 50} {
 			if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Delay: queuetest.Seconds(delay), Items: []*queuev1.AddItem{{Key: key}}}); err != nil {
 				t.Fatal(err)
 			}
@@ -113,6 +113,9 @@ func TestADrainNeedNotWaitForKeysDueMuchLater(t *testing.T) {
 		reports := r.Drain(t, &queuev1.DrainQueueRequest{DueWithin: queuetest.Seconds(60), ReportEvery: queuetest.Seconds(.1)})
 		if first := queuetest.Wait(t, makeBoth(reports)); first.GetDrained() || first.GetAwaited() != 1 {
 			t.Fatalf("waiting for those due in a minute: %v, want 1 awaited", first)
+		}
+		if _, err := r.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: queuetest.Q, Keys: []string{"soon"}}); err != nil {
+			t.Fatal(err)
 		}
 		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
 		w.Give(10)
