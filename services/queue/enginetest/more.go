@@ -115,7 +115,7 @@ func administration(t *testing.T, fx Fixture) {
 }
 
 func items(t *testing.T, fx Fixture) {
-	e := newEnv(t, fx, workqueue.Config{})
+	e := newEnv(t, fx, workqueue.Config{LeaseFor: time.Hour})
 	want := map[workqueue.State][]string{}
 	for i := range 120 {
 		k := "k" + strconv.Itoa(i)
