@@ -63,10 +63,10 @@ type Follower struct {
 	frozenTo    uint64 // no claim before this sequence has been applied
 	replaying   bool
 	synced      uint64 // the epoch of the last synced record applied
-	// What was claimed, and that no replay was under way, before the last batch.
-	had      Revision
-	replayed bool
-	refuted  bool // until a replay begins
+	// What was claimed before the last batch, and whether a replay was under way.
+	claimedBefore   Revision
+	replayingBefore bool
+	refuted         bool // until a replay begins
 }
 
 // Apply takes a batch after the reader has applied its records, and returns the revision that may
@@ -75,7 +75,7 @@ func (f *Follower) Apply(b Batch) Revision {
 	if b.Reset {
 		*f = Follower{replaying: true, claimed: f.claimed}
 	}
-	f.had, f.replayed = f.claimed, !f.replaying
+	f.claimedBefore, f.replayingBefore = f.claimed, f.replaying
 	for i := range b.Records {
 		f.record(&b.Records[i])
 	}
@@ -109,7 +109,7 @@ func (f *Follower) Apply(b Batch) Revision {
 // Refute takes back what the last Apply allowed, when the reader finds that what it holds is not
 // what the log says: no more is claimed, and no mark is taken, until a replay begins.
 func (f *Follower) Refute() {
-	f.claimed, f.replaying, f.refuted = f.had, !f.replayed, true
+	f.claimed, f.replaying, f.refuted = f.claimedBefore, f.replayingBefore, true
 }
 
 func (f *Follower) record(r *Record) {

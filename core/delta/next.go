@@ -36,7 +36,7 @@ func Announced() uint64 {
 // written is the version of a record of kind k. Who leads, and where a history begins, is readable
 // by every build.
 func written(k Kind) string {
-	if nextForm == nextVersion && k != KindTerm && k != KindFence && k != KindOrigin {
+	if nextForm == nextVersion && !k.BeginsTerm() {
 		return strconv.Itoa(SchemaVersion + 1)
 	}
 	return strconv.Itoa(SchemaVersion)

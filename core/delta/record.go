@@ -62,6 +62,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
+// BeginsTerm reports whether a leader writes records of the kind before it has spoken to the
+// source: they say nothing of what lives, nor that the log is current.
+func (k Kind) BeginsTerm() bool { return k == KindFence || k == KindTerm || k == KindOrigin }
+
 // DeleteReason says how a deletion became known. Empty on anything but a tombstone.
 type DeleteReason string
 

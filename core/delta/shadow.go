@@ -37,10 +37,8 @@ type Shadow struct {
 	marks   marks
 	live    int
 	digest  Digest // of what lives here
-	// owed is, by key, what records would have added to the log's digest that did not reach it; owing
-	// is the sum.
+	// owed is, by key, what records would have added to the log's digest that did not reach it.
 	owed   map[Key]Digest
-	owing  Digest
 	graves []grave // tombstones in the order of their deletion
 	round  uint32  // of the list under way, 0 when none is
 	risen  RV      // the lowest version of a tombstone that the list contradicts; empty when there is none
@@ -59,20 +57,23 @@ func NewShadow(ttl time.Duration) *Shadow {
 // Len is the number of living objects.
 func (s *Shadow) Len() int { return s.live }
 
-// Digest is that of the log once every record handed out is in it, those that [Shadow.Doubt] was
-// told of excepted.
-func (s *Shadow) Digest() Digest { return s.digest - s.owing }
+// Digest is that of the log once every record handed out is in it, except those that
+// [Shadow.Doubt] was called for.
+func (s *Shadow) Digest() Digest {
+	d := s.digest
+	for _, owed := range s.owed {
+		d -= owed
+	}
+	return d
+}
 
 // change notes what became of a key's part of the digest, and returns what the record that tells it
 // adds to that of the log.
 func (s *Shadow) change(key Key, was, is Digest) Digest {
 	d := is - was
 	s.digest += d
-	if owed, ok := s.owed[key]; ok {
-		d += owed
-		s.owing -= owed
-		delete(s.owed, key)
-	}
+	d += s.owed[key]
+	delete(s.owed, key)
 	return d
 }
 
@@ -208,7 +209,6 @@ func (s *Shadow) Doubt(r *Record) {
 			s.owed = map[Key]Digest{}
 		}
 		s.owed[Key(strings.Clone(string(r.Key)))] += r.Change
-		s.owing += r.Change
 	}
 }
 

@@ -33,11 +33,10 @@ type Stage struct {
 	coalesced uint64
 	waiting   int
 
-	live    int // keys that live in the log once everything handed out is in it
-	counted bool
-	// digest is theirs, planned what it will be once everything pushed is in the log.
-	digest, planned Digest
-	digested        bool
+	live     int // keys that live in the log once everything handed out is in it
+	counted  bool
+	digest   Digest // theirs
+	digested bool
 
 	lost      bool   // a change was not taken, or missed, and no list has made up for it
 	refused   bool   // a change was not taken, and no list was pushed since
@@ -81,15 +80,23 @@ func (s *Stage) Count(live int) { s.live, s.counted = live, true }
 
 // Digest says what is in the log before anything is handed out. From then on every record has the
 // digest of what is there once it is in the log.
-func (s *Stage) Digest(d Digest) { s.digest, s.planned, s.digested = d, d, true }
+func (s *Stage) Digest(d Digest) { s.digest, s.digested = d, true }
 
 // Agree compares what will be in the log once everything pushed is there with what the caller says.
 // Where they differ, no further record has a digest: readers would go by one that nothing comes up
 // to. It returns false then, once.
 func (s *Stage) Agree(d Digest) bool {
-	agreed := !s.digested || s.planned == d
-	s.digested = s.digested && agreed
-	return agreed
+	if !s.digested {
+		return true
+	}
+	planned := s.digest
+	for _, list := range s.items {
+		for i := range list {
+			planned += list[i].rec.Change
+		}
+	}
+	s.digested = planned == d
+	return s.digested
 }
 
 // Tell sets what r says of the keys that live once everything handed out is in the log, as far as
@@ -180,7 +187,6 @@ func (s *Stage) settle() {
 
 // Push adds a change of a key. Call Advance with the event's resource version afterwards.
 func (s *Stage) Push(r Record) {
-	s.planned += r.Change
 	number := s.base + uint64(len(s.seen))
 	defer s.forget(number)
 	s.seen = append(s.seen, sight{floor: s.source})

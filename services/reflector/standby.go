@@ -164,9 +164,7 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 // count takes what a record says of the keys that live. What only begins a term tells nothing, and
 // changes nothing.
 func (s *standby) count(rec *delta.Record) {
-	switch rec.Kind {
-	case delta.KindFence, delta.KindTerm, delta.KindOrigin:
-	default:
+	if !rec.Kind.BeginsTerm() {
 		s.live, s.counted = rec.Live, rec.Counted
 		s.digest, s.digested = rec.Digest, rec.Digested
 	}

@@ -21,6 +21,10 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	now := c.now()
 	live := c.replayed.Load()
 	batch := store.Batch{Ops: c.ops[:0]}
+	defer func() {
+		clear(batch.Ops)
+		c.ops = batch.Ops[:0]
+	}()
 	if b.Reset {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt, c.replayBegan = true, true, true, now, now
 		c.terms.Store(nil)
@@ -35,8 +39,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	c.noteTerms(b.Records, seen)
 	for i := range b.Records {
 		r := &b.Records[i]
-		// A leader writes its fence, its term and the origin before it has spoken to the source.
-		if r.Kind != delta.KindTerm && r.Kind != delta.KindFence && r.Kind != delta.KindOrigin && r.PublishedAt.After(c.fresh) {
+		if !r.Kind.BeginsTerm() && r.PublishedAt.After(c.fresh) {
 			c.fresh = r.PublishedAt
 			if c.fresh.After(now) { // by a clock that is ahead of this one
 				c.fresh = now
@@ -103,8 +106,6 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if c.refuted {
 		c.replaying = true
 		c.fail(errRefuted)
-		clear(batch.Ops)
-		c.ops = batch.Ops[:0]
 		return
 	}
 	if b.Replayed {
@@ -120,8 +121,6 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if live {
 		c.observe(ctx, b.Records, now, visible)
 	}
-	clear(batch.Ops)
-	c.ops = batch.Ops[:0]
 }
 
 // holed reports whether a batch that follows a sequence leaves some out: records

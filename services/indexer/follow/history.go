@@ -33,7 +33,7 @@ func (h *history) noteTerms(records []delta.Record, seen uint64) {
 		}
 		if n := len(known); n == 0 || known[n-1].term < r.Term {
 			first := seen + 1
-			if r.Kind == delta.KindTerm || r.Kind == delta.KindFence || r.Kind == delta.KindOrigin {
+			if r.Kind.BeginsTerm() {
 				first = r.Sequence
 			}
 			known, changed = append(slices.Clip(known), termStart{r.Term, first}), true

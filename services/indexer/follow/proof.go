@@ -2,6 +2,7 @@ package follow
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -24,12 +25,10 @@ func (p *proof) note(b *delta.Batch) {
 	if b.Reset {
 		*p = proof{}
 	}
-	for i := range b.Records {
-		switch r := &b.Records[i]; {
-		case r.Digested:
-			p.digest, p.digested = r.Digest, true
-		case r.Kind != delta.KindFence && r.Kind != delta.KindTerm && r.Kind != delta.KindOrigin: // written by an older version
-			p.digested = false
+	for _, r := range slices.Backward(b.Records) {
+		if !r.Kind.BeginsTerm() { // without a digest it was written by an older version
+			p.digest, p.digested = r.Digest, r.Digested
+			break
 		}
 	}
 	p.doubted = p.doubted || len(b.Unreadable) > 0

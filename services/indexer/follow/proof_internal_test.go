@@ -106,3 +106,17 @@ func TestTheEndOfAHoleIsNotEnoughWhereARecordIsMissing(t *testing.T) {
 		})
 	}
 }
+
+func TestRecordsThatBeginATermDoNotEndTheComparison(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []delta.Kind{delta.KindFence, delta.KindTerm, delta.KindOrigin} {
+		c := newTestCollection(t, nil)
+		first := digested(0, record(1, 0), synced(2))
+		mustApply(t, c, delta.Batch{Reset: true, Records: first, Replayed: true, Next: 3})
+		rest := digested(first[1].Digest+1, record(3, 0)) // something else lived before
+		mustApply(t, c, delta.Batch{Records: append(rest, delta.Record{Kind: kind, Epoch: 1, Term: 2, Sequence: 4}), Next: 5})
+		if !c.refuted {
+			t.Errorf("behind a %v record: not refuted", kind)
+		}
+	}
+}
