@@ -73,8 +73,8 @@ var unwords = []unword{
 	private("shed", "overflow, or drop", "core/delta/", "services/reflector/"),
 	private("sink", "consumer", "client/", "core/delta/"),
 	private("wish", "desired resource", "client/"),
-	private("anew", "recreated, or again", "client/", "core/delta/", "internal/stream/", "proto/", "services/queue/"),
-	private("whoever", "the caller, or a waiter", "client/", "core/delta/", "internal/stream/", "proto/", "services/queue/"),
+	private("anew", "recreated, or again", "client/", "internal/stream/", "proto/", "services/queue/"),
+	private("whoever", "the caller, or a waiter", "client/", "internal/stream/", "proto/", "services/queue/"),
 	phrase("for good", "permanently", "client/", "internal/stream/", "proto/"),
 	phrase("in doubt", "unresolved", "internal/stream/"),
 	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "client/", "core/delta/", "internal/stream/", "proto/", "services/indexer/", "services/nodeagent/", "services/queue/", "services/reflector/"),
@@ -165,8 +165,9 @@ func below(path, entry string) bool {
 	return path == entry || strings.HasSuffix(entry, "/") && strings.HasPrefix(path, entry)
 }
 
-// TestCommentsHaveShortLines holds lines of comments in Go, which people read beside code, to 100
-// columns. A tab is one column. Addresses, directives and generated code may be longer.
+// TestCommentsHaveShortLines holds lines of comments in Go and in the contracts, which people read
+// beside code, to 100 columns. A tab is one column. Addresses, directives and generated code may be
+// longer.
 func TestCommentsHaveShortLines(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -179,7 +180,7 @@ func TestCommentsHaveShortLines(t *testing.T) {
 			}
 			return nil
 		}
-		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, ".pb.go") {
+		if ext := filepath.Ext(path); ext != ".go" && ext != ".proto" || strings.HasSuffix(path, ".pb.go") {
 			return nil
 		}
 		text, err := os.ReadFile(path) //nolint:gosec // a file of this repository
@@ -187,7 +188,7 @@ func TestCommentsHaveShortLines(t *testing.T) {
 			return err
 		}
 		for i, line := range strings.Split(string(text), "\n") {
-			comment := strings.TrimLeft(line, "\t")
+			comment := strings.TrimLeft(line, "\t ")
 			if !strings.HasPrefix(comment, "// ") || utf8.RuneCountInString(line) <= 100 || strings.Contains(comment, "://") {
 				continue
 			}

@@ -16,7 +16,7 @@
 // delays by id, and package client/workqueue is client-go's work queue, for
 // controllers that were written on it.
 //
-// What a program is told is a field On... of the configuration it belongs to: nil is
+// A notification is a field On... of the configuration it belongs to: nil is
 // not called, and a function must be quick and safe for concurrent use.
 //
 // Everything is level-triggered: a key says "look again", never what happened.

@@ -50,7 +50,7 @@ func TestAPingKeepsLeasesLongOnAStreamThatIsOld(t *testing.T) {
 					sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: asked, ClockUs: serverClock()}}}
 				}
 				time.Sleep(testLease/3 - time.Millisecond)
-				began, known := time.Now(), testLease/3 // how long ago the server's clock was told
+				began, known := time.Now(), testLease/3 // since the server's clock was last known
 				if !answered {
 					known = 2 * testLease / 3
 				}

@@ -15,7 +15,7 @@ import (
 )
 
 // TestSharedInformerHandlerAbuse upstream: 100 goroutines add and remove handlers under events,
-// gaps and resyncs, also while the informer stops. Each handler checks that what it is told fits
+// gaps and resyncs, also while the informer stops. Each handler checks that what it receives fits
 // together.
 func TestHandlersComeAndGoUnderEvents(t *testing.T) {
 	t.Parallel()

@@ -81,8 +81,9 @@ func (w *world) next(r *rand.Rand, keys int) []note[string] {
 	}
 }
 
-// Random histories with a reader that is slow now and then: while there is room everything is told
-// as it was, beyond it the buffer is bounded, and whoever is told ends up knowing what there is.
+// Random histories with a reader that is slow now and then: while there is room everything is
+// delivered as it was, beyond it the buffer is bounded, and its reader ends up knowing what there
+// is.
 func TestABufferMergesWithoutChangingTheOutcome(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {

@@ -35,7 +35,7 @@ type Batch struct {
 	// Unreadable names records that could not be decoded. They are accounted for by Next; what the
 	// reader holds for their keys is out of date.
 	Unreadable []Unreadable
-	// Created is when the log was made; a log made anew is another log. It is zero when the reader
+	// Created is when the log was made; a recreated log is another log. It is zero when the reader
 	// does not know.
 	Created time.Time
 }

@@ -138,8 +138,8 @@ func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
 	}
 }
 
-// Names come from whoever made a definition: what is no name is left out by writers and by readers,
-// and never keeps a record from being read.
+// Names come from the author of a definition: what is no name is left out by writers and by
+// readers, and never keeps a record from being read.
 func TestWhatIsNoNameOfAResourceIsLeftOut(t *testing.T) {
 	t.Parallel()
 	long, many := strings.Repeat("x", 63), make([]string, 0, 100)

@@ -131,8 +131,8 @@ func (s *Stage) Lost() bool { return s.lost && s.recovered == 0 }
 func (s *Stage) Refused() bool { return s.refused }
 
 // Miss says that an event could not be taken in, and that nobody can say whose it was: the
-// watermark stands still before it until Recover is called, so that whoever reads or resumes from
-// the log does not take it for told.
+// watermark stands still before it until Recover is called, so that a reader of the log, and
+// one that resumes from it, does not count the event as published.
 func (s *Stage) Miss() {
 	if !s.lost {
 		s.lost, s.lostAt = true, s.source

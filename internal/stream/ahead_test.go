@@ -119,7 +119,7 @@ func TestAConsumerThatStandsStillIsTold(t *testing.T) {
 		cfg := stream.ConsumeConfig{Name: "job", Collections: []delta.Collection{pods}, HeadersOnly: true, MaxBatch: 1}
 		if err := c.Consume(ctx, cfg, func(ctx context.Context, work stream.Work) error {
 			if work.Gap == "" {
-				return context.Canceled // comes again, to whoever asks
+				return context.Canceled // comes again, to the next request
 			}
 			return nil
 		}); err != nil {

@@ -38,8 +38,8 @@ type Config struct {
 	// it.
 	MaxPayload int
 	// WriteTimeout is how long a server may take nothing of what is written to it before the
-	// connection is given up and made anew, also to another server; default 2 s. Until then publishes
-	// wait, whatever their contexts say.
+	// connection is given up and opened again, also to another server; default 2 s. Until then
+	// publishes wait, whatever their contexts say.
 	WriteTimeout time.Duration
 	// Memory keeps logs in memory instead of in files; for tests.
 	Memory bool

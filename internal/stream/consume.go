@@ -63,7 +63,7 @@ type ConsumeConfig struct {
 	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 16 MiB,
 	// and never less than two records of the largest size. Without payloads MaxBatch does. Of small
 	// records with payloads one replica may so have all that may be unacknowledged: what it does not
-	// get to within AckWait comes again, to whoever asks. Those whose handlers are slow choose a
+	// get to within AckWait comes again, to the next request. Those whose handlers are slow choose a
 	// smaller MaxBatch.
 	PullBytes int
 	// AckWait is how long a batch may take before its records are handed to another replica; default

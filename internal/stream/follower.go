@@ -29,10 +29,10 @@ var ErrOutcomeUnknown = errors.New("stream: whether it was written is not known"
 type FollowConfig struct {
 	// Name of the bucket.
 	Name string
-	// Take is told every entry, in order and by one goroutine; an empty one ends those that were there
-	// when a watch began, and is told only of a bucket that is not lost, as far as is known: a caller
-	// may find out at that moment, and then Current says so to whoever holds the lock that Forget
-	// takes. An error ends the watch, and another one begins.
+	// Take receives every entry, in order and by one goroutine; an empty one ends those that were
+	// there when a watch began, and is sent only for a bucket that is not lost, as far as is known: a
+	// caller may find out at that moment, and then Current says so to whoever holds the lock that
+	// Forget takes. An error ends the watch, and another one begins.
 	Take func(b *Bucket, e Entry) error
 	// Known is the revision of what is known of a key; 0 when nothing is.
 	Known func(key string) uint64

@@ -144,7 +144,7 @@ func (w *Writer) Epoch() uint64 {
 // Term is the writer's term.
 func (w *Writer) Term() uint64 { return w.term }
 
-// Created is when the log was made; a log made anew is another log.
+// Created is when the log was made; a recreated log is another log.
 func (w *Writer) Created() time.Time { return w.created }
 
 // Fresh reports whether the writer began a new epoch: nothing known from before may be trusted and

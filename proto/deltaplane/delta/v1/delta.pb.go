@@ -4,14 +4,16 @@
 // 	protoc        (unknown)
 // source: deltaplane/delta/v1/delta.proto
 
-// Package deltaplane.delta.v1 is what every part of Deltaplane agrees on: collections, keys, revisions, positions and
-// the delta itself.
+// Package deltaplane.delta.v1 is what every part of Deltaplane agrees on: collections, keys,
+// revisions, positions and the delta itself.
 //
-// Collections are named by one string: `<cluster>/<resource>.<version>[.<group>]`, for example `dev/pods.v1`,
-// `dev/jobs.v1.batch` or `dev/leases.v1.coordination.k8s.io`. Requests may leave out what is unambiguous among the
-// collections the service knows: `pods`, `jobs`, `jobs.batch`, `dev/jobs.batch`. Answers always carry the whole name.
+// Collections are named by one string: `<cluster>/<resource>.<version>[.<group>]`, for example
+// `dev/pods.v1`, `dev/jobs.v1.batch` or `dev/leases.v1.coordination.k8s.io`. Requests may leave out
+// what is unambiguous among the collections the service knows: `pods`, `jobs`, `jobs.batch`,
+// `dev/jobs.batch`. Answers always carry the whole name.
 //
-// Keys are `namespace/name`, or `name` for cluster-scoped objects, exactly as client-go writes them.
+// Keys are `namespace/name`, or `name` for cluster-scoped objects, exactly as client-go writes
+// them.
 
 package deltav1
 
@@ -31,8 +33,9 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DeltaType says what a delta does to its key. Added, Updated, Replaced and Sync all carry the object and are applied
-// alike: an Updated for an unknown key adds it, an Added for a known one updates it.
+// DeltaType says what a delta does to its key. Added, Updated, Replaced and Sync all carry the
+// object and are applied alike: an Updated for an unknown key adds it, an Added for a known one
+// updates it.
 type DeltaType int32
 
 const (
@@ -164,8 +167,8 @@ type Encoding int32
 const (
 	// There is no payload.
 	Encoding_ENCODING_UNSPECIFIED Encoding = 0
-	// JSON as the API server sent it, less what the reflector's transform strips, with kind and apiVersion present. This
-	// is the canonical encoding.
+	// JSON as the API server sent it, less what the reflector's transform strips, with kind and
+	// apiVersion present. This is the canonical encoding.
 	Encoding_ENCODING_JSON Encoding = 1
 )
 
@@ -208,8 +211,9 @@ func (Encoding) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_delta_v1_delta_proto_rawDescGZIP(), []int{2}
 }
 
-// Revision names a state of one collection: everything the source had done at or before resource_version, in one
-// epoch. Revisions of one collection are ordered by epoch, then by resource version.
+// Revision names a state of one collection: everything the source had done at or before
+// resource_version, in one epoch. Revisions of one collection are ordered by epoch, then by
+// resource version.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Epoch of the collection's history. Zero in a request means the collection's current epoch.
@@ -271,8 +275,9 @@ type CollectionRevision struct {
 	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
 	// Revision in that collection.
 	Revision *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// In answers of the index: no event above it is in the answer. Where it is at most `revision` the answer is exactly the state at
-	// `revision`. Elsewhere it is left out, and requests do not use it.
+	// In answers of the index: no event above it is in the answer. Where it is at most `revision` the
+	// answer is exactly the state at `revision`. Elsewhere it is left out, and requests do not use
+	// it.
 	Upper         *Revision `protobuf:"bytes,3,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -329,25 +334,28 @@ func (x *CollectionRevision) GetUpper() *Revision {
 	return nil
 }
 
-// Position is a place in a collection's log. It is what a reader resumes from, on any replica, by sending back all of it.
+// Position is a place in a collection's log. It is what a reader resumes from, on any replica, by
+// sending back all of it.
 type Position struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Epoch of the collection's history.
 	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Sequence of the last log record that has been applied.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Term of the reflector that led when that record was read. A newer term that began at or below the sequence means
-	// that the log was rewritten there: the reader must begin again.
+	// Term of the reflector that led when that record was read. A newer term that began at or below
+	// the sequence means that the log was rewritten there: the reader must begin again.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// Set by a watch while the reader was told more than what is at or below the position, up to here and not in the log's
-	// order. Whoever goes on from the position waits for this place first, and repeats what changed in between: a key may
-	// have left the reader's selection since. A position that has this place and is otherwise zero can only be begun again.
+	// Set by a watch while the reader was told more than what is at or below the position, up to here
+	// and not in the log's order. Whoever goes on from the position waits for this place first, and
+	// repeats what changed in between: a key may have left the reader's selection since. A position
+	// that has this place and is otherwise zero can only be begun again.
 	ToldEpoch uint64 `protobuf:"varint,4,opt,name=told_epoch,json=toldEpoch,proto3" json:"told_epoch,omitempty"`
 	// Sequence of that place.
 	ToldSequence uint64 `protobuf:"varint,5,opt,name=told_sequence,json=toldSequence,proto3" json:"told_sequence,omitempty"`
 	// Term of that place.
 	ToldTerm uint64 `protobuf:"varint,6,opt,name=told_term,json=toldTerm,proto3" json:"told_term,omitempty"`
-	// Set by a watch that goes by a declared index: which definition it was told by. With another one it begins again.
+	// Set by a watch that goes by a declared index: which definition it was told by. With another one
+	// it begins again.
 	Selection     uint64 `protobuf:"varint,7,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,7 +440,8 @@ func (x *Position) GetSelection() uint64 {
 	return 0
 }
 
-// OwnerReference documents the header Dp-Owner. It is one owner that the key has, or has had within the tombstone TTL.
+// OwnerReference documents the header Dp-Owner. It is one owner that the key has, or has had within
+// the tombstone TTL.
 type OwnerReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the owner, for example `Job`.
@@ -505,7 +514,8 @@ func (x *OwnerReference) GetController() bool {
 	return false
 }
 
-// IndexHint documents the header Dp-Hint. It is what a reflector already extracted for a built-in index, so that readers need not open the payload.
+// IndexHint documents the header Dp-Hint. It is what a reflector already extracted for a built-in
+// index, so that readers need not open the payload.
 type IndexHint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the index, for example `node`.
@@ -560,14 +570,21 @@ func (x *IndexHint) GetValues() []string {
 	return nil
 }
 
-// Delta is one change of one key. No service sends this message: it says what a record of the log means. There the payload is
-// the body, the sequence is the log's own, and everything else is in the message headers that the fields name, so that triggers and
-// standbys can run on headers alone. Beside them are Dp-Version (the least version that a reader must know to read the record, 1), Dp-Kind (delta, or one of the control
-// records) and Dp-Crc (CRC-32C of the payload); records of any kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for these keys and their versions, see the package core/delta: a reader that has applied everything up to the record and comes to others was not sent all of it), Dp-Scope (synced and liveness
-// records: `namespaced` or `cluster`, as the source's discovery says where the keys live) and Dp-Names (the same records, repeated: what
-// else the resource is called, its singular, kind and short names in lower case, at most 16; readers pass over one that is not a DNS
-// label), control records Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build (the version of the leader's
-// program) and Dp-Needs (the highest Dp-Version that a record of the term may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that they do not know.
+// Delta is one change of one key. No service sends this message: it says what a record of the log
+// means. There the payload is the body, the sequence is the log's own, and everything else is in
+// the message headers that the fields name, so that triggers and standbys can run on headers alone.
+// Beside them are Dp-Version (the least version that a reader must know to read the record, 1),
+// Dp-Kind (delta, or one of the control records) and Dp-Crc (CRC-32C of the payload); records of
+// any kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for
+// these keys and their versions, see the package core/delta: a reader that has applied everything
+// up to the record and comes to others was not sent all of it), Dp-Scope (synced and liveness
+// records: `namespaced` or `cluster`, as the source's discovery says where the keys live) and
+// Dp-Names (the same records, repeated: what else the resource is called, its singular, kind and
+// short names in lower case, at most 16; readers pass over one that is not a DNS label), control
+// records Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build
+// (the version of the leader's program) and Dp-Needs (the highest Dp-Version that a record of the
+// term may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that
+// they do not know.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Collection of the key.
@@ -590,9 +607,11 @@ type Delta struct {
 	DeleteReason DeleteReason `protobuf:"varint,9,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
 	// Dp-Label, repeated: name=value. Labels of the object that the collection selects for the log.
 	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Dp-Owner, repeated: kind,name,uid and ,c for the controller. Owners of the key within the tombstone TTL.
+	// Dp-Owner, repeated: kind,name,uid and ,c for the controller. Owners of the key within the
+	// tombstone TTL.
 	Owners []*OwnerReference `protobuf:"bytes,11,rep,name=owners,proto3" json:"owners,omitempty"`
-	// Dp-Overflow. Set when there were more owners or hints than a record may carry: every possible owner must be woken.
+	// Dp-Overflow. Set when there were more owners or hints than a record may carry: every possible
+	// owner must be woken.
 	OwnersOverflow bool `protobuf:"varint,12,opt,name=owners_overflow,json=ownersOverflow,proto3" json:"owners_overflow,omitempty"`
 	// Dp-Hint, repeated: name=value. Values already extracted for built-in indexes.
 	IndexHints []*IndexHint `protobuf:"bytes,13,rep,name=index_hints,json=indexHints,proto3" json:"index_hints,omitempty"`
@@ -600,7 +619,8 @@ type Delta struct {
 	Epoch uint64 `protobuf:"varint,14,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Dp-Term. Term of the reflector that appended it.
 	Term uint64 `protobuf:"varint,15,opt,name=term,proto3" json:"term,omitempty"`
-	// Dp-W. Watermark: every event at or below this resource version is in the log at or before this record.
+	// Dp-W. Watermark: every event at or below this resource version is in the log at or before this
+	// record.
 	Watermark string `protobuf:"bytes,16,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// Sequence of the record in the log; zero before it is appended.
 	Sequence uint64 `protobuf:"varint,17,opt,name=sequence,proto3" json:"sequence,omitempty"`

@@ -94,8 +94,9 @@ const (
 	IndexerState_INDEXER_STATE_BUILDING IndexerState = 1
 	// It is complete.
 	IndexerState_INDEXER_STATE_READY IndexerState = 2
-	// Its definition cannot be used on this replica, or there is no room for it; reads of it fail with FAILED_PRECONDITION
-	// INDEX_FAILED, everything else goes on. An index that has no values for some objects is READY.
+	// Its definition cannot be used on this replica, or there is no room for it; reads of it fail
+	// with FAILED_PRECONDITION INDEX_FAILED, everything else goes on. An index that has no values for
+	// some objects is READY.
 	IndexerState_INDEXER_STATE_FAILED IndexerState = 3
 )
 
@@ -146,8 +147,8 @@ func (IndexerState) EnumDescriptor() ([]byte, []int) {
 type KeyScope int32
 
 const (
-	// Nobody has said yet: the collection is empty, and its log was written by an older version, or this replica has read a
-	// checkpoint and not heard the reflector since.
+	// Nobody has said yet: the collection is empty, and its log was written by an older version, or
+	// this replica has read a checkpoint and not heard the reflector since.
 	KeyScope_KEY_SCOPE_UNSPECIFIED KeyScope = 0
 	// `namespace/name`.
 	KeyScope_KEY_SCOPE_NAMESPACED KeyScope = 1
@@ -204,7 +205,8 @@ const (
 	Tier_TIER_UNSPECIFIED Tier = 0
 	// As they are served.
 	Tier_TIER_RAW Tier = 1
-	// Compressed against a dictionary made of the collection's own objects; the newest may still be raw.
+	// Compressed against a dictionary made of the collection's own objects; the newest may still be
+	// raw.
 	Tier_TIER_COMPACT Tier = 2
 )
 
@@ -255,8 +257,9 @@ type WhenSlow int32
 const (
 	// The same as WHEN_SLOW_COALESCE.
 	WhenSlow_WHEN_SLOW_UNSPECIFIED WhenSlow = 0
-	// The latest state of each key that changed since, in Events marked `coalesced`; what was in between is lost. A key that
-	// does not match is told as deleted, also when the reader never had it.
+	// The latest state of each key that changed since, in Events marked `coalesced`; what was in
+	// between is lost. A key that does not match is told as deleted, also when the reader never had
+	// it.
 	WhenSlow_WHEN_SLOW_COALESCE WhenSlow = 1
 	// Gap, and the whole state again.
 	WhenSlow_WHEN_SLOW_BOOTSTRAP WhenSlow = 2
@@ -312,11 +315,13 @@ type Consistency struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The least revision the snapshot must have reached.
 	AtLeast *v1.Revision `protobuf:"bytes,1,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
-	// How long to wait for it; zero means the server's default (3 s), and the server's maximum (30 s) bounds it.
+	// How long to wait for it; zero means the server's default (3 s), and the server's maximum (30 s)
+	// bounds it.
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Wait for an exact state: one whose `upper` is at most its `revision`, and which has reached `at_least` when that is given.
-	// When none comes in time the call fails with STATE_NOT_EXACT. Over several clusters each collection's state is exact. Refused by
-	// Watch, whose bookmarks tell when what it has told is exact.
+	// Wait for an exact state: one whose `upper` is at most its `revision`, and which has reached
+	// `at_least` when that is given. When none comes in time the call fails with STATE_NOT_EXACT.
+	// Over several clusters each collection's state is exact. Refused by Watch, whose bookmarks tell
+	// when what it has told is exact.
 	Exact         bool `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -519,8 +524,8 @@ func (x *QuarantinedKey) GetKey() string {
 	return ""
 }
 
-// UnindexedObjects are the objects of a collection for which an index has no values, since its path or expression fails on them,
-// whatever else the request chooses by.
+// UnindexedObjects are the objects of a collection for which an index has no values, since its path
+// or expression fails on them, whatever else the request chooses by.
 type UnindexedObjects struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the index.
@@ -604,10 +609,12 @@ type GetRequest struct {
 	Consistency *Consistency `protobuf:"bytes,3,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of the object to return.
 	View View `protobuf:"varint,4,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. Decodes, as only VIEW_METADATA does beside it. Names are joined by
-	// dots, those that hold dots stand in backquotes, and a path goes into every element of a list. Objects have no schema here, so a path
-	// that an object has not, or that would go through one of its scalars, is left out of it; one that no object can have (an empty name,
-	// brackets, backquotes that do not end) is refused by name.
+	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. Decodes, as only
+	// VIEW_METADATA does beside it. Names are joined by dots, those that hold dots stand in
+	// backquotes, and a path goes into every element of a list. Objects have no schema here, so a
+	// path that an object has not, or that would go through one of its scalars, is left out of it;
+	// one that no object can have (an empty name, brackets, backquotes that do not end) is refused by
+	// name.
 	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,5,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -915,16 +922,19 @@ type ListRequest struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Kubernetes label selector, for example `app=web,tier!=db`.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Kubernetes field selector over metadata.name, metadata.namespace and the paths of field indexes, built in or declared:
-	// `spec.nodeName=node-1,status.phase!=Running`. A field that could not be read of an object is not its empty value: such an object
-	// is chosen, by = and by !=. Where the path has an index, `unindexed` names it, and `strict` refuses the answer.
+	// Kubernetes field selector over metadata.name, metadata.namespace and the paths of field
+	// indexes, built in or declared: `spec.nodeName=node-1,status.phase!=Running`. A field that could
+	// not be read of an object is not its empty value: such an object is chosen, by = and by !=.
+	// Where the path has an index, `unindexed` names it, and `strict` refuses the answer.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
-	// Most objects in the page; zero means 500, more than 5,000 is cut to 5,000. A page may hold fewer.
+	// Most objects in the page; zero means 500, more than 5,000 is cut to 5,000. A page may hold
+	// fewer.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
-	// that has reached the `upper` of the pages before, on any replica.
+	// How current the first page must be. With a page token only the timeout counts: a page that goes
+	// on in a new snapshot waits until that has reached the `upper` of the pages before, on any
+	// replica.
 	Consistency *Consistency `protobuf:"bytes,7,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,8,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
@@ -934,10 +944,12 @@ type ListRequest struct {
 	Namespaces []string `protobuf:"bytes,10,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
 	Clusters []string `protobuf:"bytes,11,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
-	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
+	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the
+	// memory budget) and names them in `left_out`, where the whole call would fail with
+	// COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
 	SkipUnsynced bool `protobuf:"varint,12,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1075,18 +1087,21 @@ type ListResponse struct {
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Objects that follow this page; exact without selectors, otherwise an upper bound.
 	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
+	// Keys of this page whose newest version could not be read; their objects have no payload and no
+	// encoding.
 	QuarantinedKeys []string `protobuf:"bytes,5,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
-	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
+	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those
+	// too that have come since the first. A later page also leaves out, and names, one that cannot be
+	// read any more, though earlier pages may have some of it.
 	LeftOut []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
 	Upper *v1.Revision `protobuf:"bytes,9,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1205,8 +1220,9 @@ type ByIndexRequest struct {
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
-	// that has reached the `upper` of the pages before, on any replica.
+	// How current the first page must be. With a page token only the timeout counts: a page that goes
+	// on in a new snapshot waits until that has reached the `upper` of the pages before, on any
+	// replica.
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,7,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
@@ -1220,10 +1236,12 @@ type ByIndexRequest struct {
 	FieldSelector string `protobuf:"bytes,11,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
 	Clusters []string `protobuf:"bytes,12,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
-	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
+	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the
+	// memory budget) and names them in `left_out`, where the whole call would fail with
+	// COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
 	SkipUnsynced bool `protobuf:"varint,13,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1366,18 +1384,21 @@ type ByIndexResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Revision of the snapshot.
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
+	// Keys of this page whose newest version could not be read; their objects have no payload and no
+	// encoding.
 	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
-	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
+	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those
+	// too that have come since the first. A later page also leaves out, and names, one that cannot be
+	// read any more, though earlier pages may have some of it.
 	LeftOut []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
 	Upper *v1.Revision `protobuf:"bytes,8,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1491,7 +1512,8 @@ type IndexRequest struct {
 	View View `protobuf:"varint,5,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
 	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,6,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1589,7 +1611,8 @@ type IndexResponse struct {
 	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Upper bound of the snapshot; see IndexService.
 	Upper *v1.Revision `protobuf:"bytes,5,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1678,7 +1701,8 @@ type IndexKeysRequest struct {
 	Value string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// How current the answer must be.
 	Consistency *Consistency `protobuf:"bytes,4,opt,name=consistency,proto3" json:"consistency,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1760,7 +1784,8 @@ type IndexKeysResponse struct {
 	QuarantinedKeys []string `protobuf:"bytes,3,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Upper bound of the snapshot; see IndexService.
 	Upper *v1.Revision `protobuf:"bytes,4,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1844,10 +1869,12 @@ type ListIndexFuncValuesRequest struct {
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
-	// that has reached the `upper` of the pages before, on any replica.
+	// How current the first page must be. With a page token only the timeout counts: a page that goes
+	// on in a new snapshot waits until that has reached the `upper` of the pages before, on any
+	// replica.
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1998,7 +2025,8 @@ type ListIndexFuncValuesResponse struct {
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Upper bound of the snapshot; see IndexService.
 	Upper *v1.Revision `protobuf:"bytes,4,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2115,11 +2143,13 @@ func (x *ListIndexersRequest) GetCollection() string {
 	return ""
 }
 
-// IndexerDefinition says how an index finds the values of an object: none, one or many. Values are strings; numbers and
-// booleans are written as in JSON; null, objects and what is not there have none.
+// IndexerDefinition says how an index finds the values of an object: none, one or many. Values are
+// strings; numbers and booleans are written as in JSON; null, objects and what is not there have
+// none.
 type IndexerDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the index: a lower-case DNS label, at most 63 characters, not that of a built-in index of the collection.
+	// Name of the index: a lower-case DNS label, at most 63 characters, not that of a built-in index
+	// of the collection.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Where values come from.
 	//
@@ -2225,8 +2255,8 @@ type IndexerDefinition_Label struct {
 
 type IndexerDefinition_Field struct {
 	// A path into the object, for example `spec.nodeName`; `[]` or `[*]` goes through an array
-	// (`spec.containers[].image`), `['a.b/c']` names a key that holds dots. A field index also makes its path usable in
-	// field selectors.
+	// (`spec.containers[].image`), `['a.b/c']` names a key that holds dots. A field index also
+	// makes its path usable in field selectors.
 	Field string `protobuf:"bytes,3,opt,name=field,proto3,oneof"`
 }
 
@@ -2237,8 +2267,10 @@ type IndexerDefinition_OwnerUid struct {
 
 type IndexerDefinition_Cel struct {
 	// A CEL expression over `object` that returns a string or a list of strings, for example
-	// `object.spec.containers.map(c, c.image)`. One that returns something else, or that fails, whatever the object is, is refused,
-	// as far as that can be known: of an object no more is known than its apiVersion, kind and metadata. Its cost is bounded when it is declared and again when it runs.
+	// `object.spec.containers.map(c, c.image)`. One that returns something else, or that fails,
+	// whatever the object is, is refused, as far as that can be known: of an object no more is
+	// known than its apiVersion, kind and metadata. Its cost is bounded when it is declared and
+	// again when it runs.
 	Cel string `protobuf:"bytes,5,opt,name=cel,proto3,oneof"`
 }
 
@@ -2517,13 +2549,13 @@ func (x *ListIndexersResponse) GetUpper() *v1.Revision {
 // AddIndexersRequest declares indexes.
 type AddIndexersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Collection; short names are accepted. With a leading `*/` (`*/pods.v1`) the definitions hold for that resource in every
-	// cluster, also ones that are added later.
+	// Collection; short names are accepted. With a leading `*/` (`*/pods.v1`) the definitions hold
+	// for that resource in every cluster, also ones that are added later.
 	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
 	// The definitions, at least one, at most 16; all or none are added.
 	Indexers []*IndexerDefinition `protobuf:"bytes,2,rep,name=indexers,proto3" json:"indexers,omitempty"`
-	// How long to wait until this replica has built them; zero means the server's default (3 s). When it is over the answer
-	// shows them as building.
+	// How long to wait until this replica has built them; zero means the server's default (3 s). When
+	// it is over the answer shows them as building.
 	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2583,7 +2615,8 @@ func (x *AddIndexersRequest) GetWait() *durationpb.Duration {
 // AddIndexersResponse shows the indexes named in the request.
 type AddIndexersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The indexes, in the order of the request; of the first collection by name when several are concerned.
+	// The indexes, in the order of the request; of the first collection by name when several are
+	// concerned.
 	Indexers []*Indexer `protobuf:"bytes,1,rep,name=indexers,proto3" json:"indexers,omitempty"`
 	// Revision of that collection.
 	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -2755,11 +2788,13 @@ type CountRequest struct {
 	FieldSelector string `protobuf:"bytes,7,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Only these namespaces; excludes `namespace`. At most 100.
 	Namespaces []string `protobuf:"bytes,8,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
-	// Several values of the index; excludes `value`. At most 100. An object under several of them counts once.
+	// Several values of the index; excludes `value`. At most 100. An object under several of them
+	// counts once.
 	Values []string `protobuf:"bytes,9,rep,name=values,proto3" json:"values,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
 	Clusters []string `protobuf:"bytes,10,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
+	// see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2881,11 +2916,13 @@ type CountResponse struct {
 	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Those of the objects counted whose newest version could not be read; nobody can tell whether the selectors would take them.
+	// Those of the objects counted whose newest version could not be read; nobody can tell whether
+	// the selectors would take them.
 	Quarantined int64 `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
 	Upper *v1.Revision `protobuf:"bytes,5,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	// Indexes that the request goes by and that have no values for some objects of the collection;
+	// see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3045,20 +3082,23 @@ type CollectionStatus struct {
 	Watchers int64 `protobuf:"varint,20,opt,name=watchers,proto3" json:"watchers,omitempty"`
 	// Where its keys live.
 	Scope KeyScope `protobuf:"varint,21,opt,name=scope,proto3,enum=deltaplane.index.v1.KeyScope" json:"scope,omitempty"`
-	// Highest resource version applied in the epoch; above `revision` while the state is not exact. See IndexService.
+	// Highest resource version applied in the epoch; above `revision` while the state is not exact.
+	// See IndexService.
 	Upper *v1.Revision `protobuf:"bytes,22,opt,name=upper,proto3" json:"upper,omitempty"`
-	// Its revision has stood still for more than 10 s while this replica applies records behind a hole in the log, or stands still before
-	// a record that a later build must read (last_error names it then): reads go on, and
-	// barriers (`at_least`) are not met here meanwhile. Ask another replica.
+	// Its revision has stood still for more than 10 s while this replica applies records behind a
+	// hole in the log, or stands still before a record that a later build must read (last_error names
+	// it then): reads go on, and barriers (`at_least`) are not met here meanwhile. Ask another
+	// replica.
 	Lagging bool `protobuf:"varint,23,opt,name=lagging,proto3" json:"lagging,omitempty"`
 	// Since when the revision stands still so; left out while it does not.
 	FrozenSince *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=frozen_since,json=frozenSince,proto3" json:"frozen_since,omitempty"`
-	// What else the resource is called: its singular, kind and short names in lower case, as the API server's discovery told them when the
-	// reflector found the resource. At most 16. Empty while nobody has said, as with `scope`. Requests do not take them as names of the
-	// collection; several collections may have the same.
+	// What else the resource is called: its singular, kind and short names in lower case, as the API
+	// server's discovery told them when the reflector found the resource. At most 16. Empty while
+	// nobody has said, as with `scope`. Requests do not take them as names of the collection; several
+	// collections may have the same.
 	Names []string `protobuf:"bytes,25,rep,name=names,proto3" json:"names,omitempty"`
-	// What of the log this replica's build does not know and passes over, such as `kind "x"` or `reason "y"`; at most 16. It is harmless,
-	// and shows that the reflector's build is a later one.
+	// What of the log this replica's build does not know and passes over, such as `kind "x"` or
+	// `reason "y"`; at most 16. It is harmless, and shows that the reflector's build is a later one.
 	Unknown       []string `protobuf:"bytes,26,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3439,15 +3479,16 @@ type WatchRequest struct {
 	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
 	// Only this namespace when set.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Kubernetes label selector; an object that leaves it is sent as deleted with DELETE_REASON_FILTERED.
+	// Kubernetes label selector; an object that leaves it is sent as deleted with
+	// DELETE_REASON_FILTERED.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Only objects filed under `index_value` of this index, or under any of `index_values`; an object that leaves them is sent
-	// as deleted with DELETE_REASON_FILTERED.
+	// Only objects filed under `index_value` of this index, or under any of `index_values`; an object
+	// that leaves them is sent as deleted with DELETE_REASON_FILTERED.
 	Index string `protobuf:"bytes,4,opt,name=index,proto3" json:"index,omitempty"`
 	// Value of the index.
 	IndexValue string `protobuf:"bytes,5,opt,name=index_value,json=indexValue,proto3" json:"index_value,omitempty"`
-	// Where to resume; left out, the watch begins with the initial state. If the history from there is gone, the server
-	// sends Gap and then the initial state.
+	// Where to resume; left out, the watch begins with the initial state. If the history from there
+	// is gone, the server sends Gap and then the initial state.
 	Resume *v1.Position `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Begin with live events and send no initial state; excludes `resume`.
 	SkipInitialState bool `protobuf:"varint,7,opt,name=skip_initial_state,json=skipInitialState,proto3" json:"skip_initial_state,omitempty"`
@@ -3465,16 +3506,18 @@ type WatchRequest struct {
 	Namespaces []string `protobuf:"bytes,13,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,14,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
-	// What the reader has: key -> resource version. The initial state then leaves out objects it has in the same version, and
-	// names as deleted those it has that are gone or do not match; it is one whole state as before, and ends with the marker.
-	// Also with `resume`, for when the history from there is gone. At most 200,000 keys.
+	// What the reader has: key -> resource version. The initial state then leaves out objects it has
+	// in the same version, and names as deleted those it has that are gone or do not match; it is one
+	// whole state as before, and ends with the marker. Also with `resume`, for when the history from
+	// there is gone. At most 200,000 keys.
 	Known map[string]string `protobuf:"bytes,15,rep,name=known,proto3" json:"known,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Epoch of the resource versions in `known`; in another epoch they are not trusted and everything is sent. Refused without
-	// `known`.
+	// Epoch of the resource versions in `known`; in another epoch they are not trusted and everything
+	// is sent. Refused without `known`.
 	KnownEpoch uint64 `protobuf:"varint,16,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
 	// What happens when the reader falls behind by more than the server keeps.
 	WhenSlow WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
-	// Ends the watch with INDEX_FAILED once an index that the request goes by has no values for some objects; see IndexService.
+	// Ends the watch with INDEX_FAILED once an index that the request goes by has no values for some
+	// objects; see IndexService.
 	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3641,23 +3684,28 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Added, Updated or Deleted (Added for the initial state).
 	Type v1.DeltaType `protobuf:"varint,1,opt,name=type,proto3,enum=deltaplane.delta.v1.DeltaType" json:"type,omitempty"`
-	// The object. When deleted, the object as it was deleted, in the view asked for, with the resource version of the deletion, unless
-	// `final_state_unknown` is set or the reason is DELETE_REASON_FILTERED: then only key, uid and resource version.
+	// The object. When deleted, the object as it was deleted, in the view asked for, with the
+	// resource version of the deletion, unless `final_state_unknown` is set or the reason is
+	// DELETE_REASON_FILTERED: then only key, uid and resource version.
 	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// How a deletion became known.
 	DeleteReason v1.DeleteReason `protobuf:"varint,3,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
-	// Position of the change in the log, behind which it may be resumed too; zero where that is not possible: within the
-	// initial state, and where changes are not told in the log's order. With `selection` it is the message's.
+	// Position of the change in the log, behind which it may be resumed too; zero where that is not
+	// possible: within the initial state, and where changes are not told in the log's order. With
+	// `selection` it is the message's.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The newest version of the key could not be read: the object has no payload and no encoding, and nobody can tell whether
-	// a selector would take it. The mark is given in every view. A later event says what became of the key.
+	// The newest version of the key could not be read: the object has no payload and no encoding, and
+	// nobody can tell whether a selector would take it. The mark is given in every view. A later
+	// event says what became of the key.
 	Quarantined bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// When deleted, but for DELETE_REASON_FILTERED: nobody can tell here what the object was like in the end. The deletion was inferred
-	// from a list, the source or the log did not carry the object, or the reader comes later than the server keeps changes
-	// (WatchRequest.resume, WHEN_SLOW_COALESCE): of a deletion the server keeps no more than the key, uid and version then. The
-	// version is one at which the object was gone.
+	// When deleted, but for DELETE_REASON_FILTERED: nobody can tell here what the object was like in
+	// the end. The deletion was inferred from a list, the source or the log did not carry the object,
+	// or the reader comes later than the server keeps changes (WatchRequest.resume,
+	// WHEN_SLOW_COALESCE): of a deletion the server keeps no more than the key, uid and version then.
+	// The version is one at which the object was gone.
 	FinalStateUnknown bool `protobuf:"varint,6,opt,name=final_state_unknown,json=finalStateUnknown,proto3" json:"final_state_unknown,omitempty"`
-	// With DELETE_REASON_FILTERED: the object has left the selection because the index of the watch fails on its new version. It lives.
+	// With DELETE_REASON_FILTERED: the object has left the selection because the index of the watch
+	// fails on its new version. It lives.
 	Unindexed     bool `protobuf:"varint,7,opt,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3816,8 +3864,8 @@ func (*Bookmark) Descriptor() ([]byte, []int) {
 	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
 }
 
-// Gap says that changes between the resume position and now can no longer be told one by one. The initial state
-// follows: keys the reader knows and does not find in it are gone.
+// Gap says that changes between the resume position and now can no longer be told one by one. The
+// initial state follows: keys the reader knows and does not find in it are gone.
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for example `epoch changed` or `history no longer kept`.
@@ -3863,9 +3911,10 @@ func (x *Gap) GetReason() string {
 	return ""
 }
 
-// Lagging says that the collection lags on the replica that answers: its revision has stood still for more than 10 s behind a hole in
-// the log, and changes are not told until that is over. Sent when that begins, to a watch that is opened meanwhile behind what it is
-// told first, and when it is over; never before the first other message of an initial state. Readers may ignore it.
+// Lagging says that the collection lags on the replica that answers: its revision has stood still
+// for more than 10 s behind a hole in the log, and changes are not told until that is over. Sent
+// when that begins, to a watch that is opened meanwhile behind what it is told first, and when it
+// is over; never before the first other message of an initial state. Readers may ignore it.
 type Lagging struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Since when the revision stands still; left out when it is over.
@@ -3916,7 +3965,8 @@ type Events struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The changes.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Set when earlier changes of these keys were folded into the latest, because the reader was behind.
+	// Set when earlier changes of these keys were folded into the latest, because the reader was
+	// behind.
 	Coalesced     bool `protobuf:"varint,2,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3979,16 +4029,17 @@ type WatchResponse struct {
 	//	*WatchResponse_Gap
 	//	*WatchResponse_Lagging
 	Kind isWatchResponse_Kind `protobuf_oneof:"kind"`
-	// Position to resume from after this message, to be sent back whole; left out within the initial state.
+	// Position to resume from after this message, to be sent back whole; left out within the initial
+	// state.
 	Position *v1.Position `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Revision reached with this message: every event at or below it has been told. Left out where none may be claimed: within the
-	// initial state, and of what is told first after a resume.
+	// Revision reached with this message: every event at or below it has been told. Left out where
+	// none may be claimed: within the initial state, and of what is told first after a resume.
 	Revision *v1.Revision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// No event above it has been told up to this message. Where it is at most `revision`, what the reader has is exactly the state at
-	// `revision`.
+	// No event above it has been told up to this message. Where it is at most `revision`, what the
+	// reader has is exactly the state at `revision`.
 	Upper *v1.Revision `protobuf:"bytes,7,opt,name=upper,proto3" json:"upper,omitempty"`
-	// With initial_state_end and bookmark: indexes that the watch goes by and that have no values for some objects; see
-	// IndexService.
+	// With initial_state_end and bookmark: indexes that the watch goes by and that have no values for
+	// some objects; see IndexService.
 	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4360,8 +4411,8 @@ type QueryRequest_WaitForRevision struct {
 }
 
 type QueryRequest_Cancel struct {
-	// Gives up a call that is under way, by its tag; it is answered with CANCELLED unless it was ready already. This request
-	// has no tag of its own and no answer.
+	// Gives up a call that is under way, by its tag; it is answered with CANCELLED unless it was
+	// ready already. This request has no tag of its own and no answer.
 	Cancel uint64 `protobuf:"varint,11,opt,name=cancel,proto3,oneof"`
 }
 

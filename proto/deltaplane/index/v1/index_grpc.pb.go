@@ -42,73 +42,88 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a collection and states two bounds
-// of it:
+// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a
+// collection and states two bounds of it:
 //
 //   - `revision`: every event at or below it is in the answer;
-//   - `upper`: no event above it is in the answer. It is the highest resource version applied in the epoch.
+//   - `upper`: no event above it is in the answer. It is the highest resource version applied in
+//     the epoch.
 //
-// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every revision from `upper` up to it.
-// Where it is above, the answer has some of the events between the two and lacks others: while records of the log that were
-// replaced before they were read are made up for, while a list of the source is applied, and in the middle of a burst that the
-// reflector has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
+// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every
+// revision from `upper` up to it. Where it is above, the answer has some of the events between the
+// two and lacks others: while records of the log that were replaced before they were read are made
+// up for, while a list of the source is applied, and in the middle of a burst that the reflector
+// has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
 //
-// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to whoever must not read an older
-// state: every event that the first answer has is then in the second, on any replica. A settlement of the queue service takes
-// `revision` as `read_at` and `upper` as `wrote`. Page tokens do so by themselves.
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to
+// whoever must not read an older state: every event that the first answer has is then in the
+// second, on any replica. A settlement of the queue service takes `revision` as `read_at` and
+// `upper` as `wrote`. Page tokens do so by themselves.
 //
-// Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
-// synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time, and STATE_NOT_EXACT when `exact` was not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
-// than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
-// REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
-// the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
-// key without namespace asked of a namespaced one (as the API server's discovery told it; while nobody has said, an empty collection
-// answers that it has no such key), and COLLECTION_AMBIGUOUS for a short name that several collections have;
-// UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
+// Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before
+// the current epoch's synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED
+// REVISION_NOT_REACHED when `at_least` was not met in time, and STATE_NOT_EXACT when `exact` was
+// not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED
+// MEMORY_BUDGET for a collection that does not fit into the server's memory budget,
+// TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way than
+// one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet,
+// Index, IndexKeys), REQUEST_MEMORY when requests and answers that wait take too much memory, of
+// the caller or of all (each with RetryInfo; the metadata `limit_name` and `limit` of the latter
+// say which); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and
+// resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
+// key without namespace asked of a namespaced one (as the API server's discovery told it; while
+// nobody has said, an empty collection answers that it has no such key), and COLLECTION_AMBIGUOUS
+// for a short name that several collections have; UNAVAILABLE STOPPING from a replica that is going
+// away (with RetryInfo: any other replica answers at once).
 //
-// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
-// FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on this replica (`last_error` of the index says why).
+// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete
+// on this replica, and FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on
+// this replica (`last_error` of the index says why).
 //
-// Objects that an index cannot take, since its path or expression fails on them, do not keep the others from being answered:
-// anybody who may create an object could make one. Under a value of the index (ByIndex, Index, IndexKeys, ListIndexFuncValues,
-// Count and Watch with `index`) they are left out. By a field selector they are taken, whether the path has an index or not, since
-// nobody can tell that they do not match. Either way the answer names them in `unindexed`. With `strict` such a request fails with
-// INDEX_FAILED instead, while there are any; a strict watch ends with it.
+// Objects that an index cannot take, since its path or expression fails on them, do not keep the
+// others from being answered: anybody who may create an object could make one. Under a value of the
+// index (ByIndex, Index, IndexKeys, ListIndexFuncValues, Count and Watch with `index`) they are
+// left out. By a field selector they are taken, whether the path has an index or not, since nobody
+// can tell that they do not match. Either way the answer names them in `unindexed`. With `strict`
+// such a request fails with INDEX_FAILED instead, while there are any; a strict watch ends with it.
 //
-// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
-// (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
-// cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
-// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
-// collection cannot be read fails the call, with the collection's name in the metadata `collection`, unless `skip_unsynced`
-// leaves it out. `consistency.at_least` is refused over several collections: resource versions of two clusters cannot be
-// compared; wait for each with WaitForRevision first.
+// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource
+// without a cluster (`pods.v1`), and the answer covers that resource of each named cluster, `*`
+// meaning every one that has it. Objects come cluster by cluster, in the order of the clusters'
+// names, each carrying its collection; the revisions are one per collection; each cluster's part is
+// one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
+// collection cannot be read fails the call, with the collection's name in the metadata
+// `collection`, unless `skip_unsynced` leaves it out. `consistency.at_least` is refused over
+// several collections: resource versions of two clusters cannot be compared; wait for each with
+// WaitForRevision first.
 //
-// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one object that is larger
-// itself. BatchGet, Index and IndexKeys have no pages and answer with up to 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE
-// beyond): raise the client's limit, or ask for fewer keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
+// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one
+// object that is larger itself. BatchGet, Index and IndexKeys have no pages and answer with up to
+// 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE beyond): raise the client's limit, or ask for fewer
+// keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
 type IndexServiceClient interface {
-	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
-	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
+	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that
+	// did not hold it); DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// BatchGet returns many objects of one collection from one snapshot; keys that do not exist are listed as missing.
+	// BatchGet returns many objects of one collection from one snapshot; keys that do not exist are
+	// listed as missing.
 	BatchGet(ctx context.Context, in *BatchGetRequest, opts ...grpc.CallOption) (*BatchGetResponse, error)
-	// List returns objects in key order, in pages that all come from one snapshot. Errors: FAILED_PRECONDITION
-	// SNAPSHOT_GONE when the token's snapshot is on another replica or too old; the ErrorInfo metadata `page_token`
-	// continues after the last key from a new snapshot, on any replica. With the metadata `snapshot` = `elsewhere` the same
-	// token may also be tried again: behind a balancer a later call may reach the replica that made it. With `expired` nobody
-	// has it. To stay with one replica, read all pages on one Query stream.
+	// List returns objects in key order, in pages that all come from one snapshot. Errors:
+	// FAILED_PRECONDITION SNAPSHOT_GONE when the token's snapshot is on another replica or too old;
+	// the ErrorInfo metadata `page_token` continues after the last key from a new snapshot, on any
+	// replica. With the metadata `snapshot` = `elsewhere` the same token may also be tried again:
+	// behind a balancer a later call may reach the replica that made it. With `expired` nobody has
+	// it. To stay with one replica, read all pages on one Query stream.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
-	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
-	// Pages, and their errors, are as in List.
+	// ByIndex returns the objects filed under any of the given values of one index, each once, in key
+	// order. Pages, and their errors, are as in List.
 	ByIndex(ctx context.Context, in *ByIndexRequest, opts ...grpc.CallOption) (*ByIndexResponse, error)
 	// Index returns the objects that share a value of the index with the example object.
 	Index(ctx context.Context, in *IndexRequest, opts ...grpc.CallOption) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(ctx context.Context, in *IndexKeysRequest, opts ...grpc.CallOption) (*IndexKeysResponse, error)
-	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their errors, are as in List.
+	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their
+	// errors, are as in List.
 	ListIndexFuncValues(ctx context.Context, in *ListIndexFuncValuesRequest, opts ...grpc.CallOption) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(ctx context.Context, in *ListIndexersRequest, opts ...grpc.CallOption) (*ListIndexersResponse, error)
@@ -121,25 +136,30 @@ type IndexServiceClient interface {
 	// be used; RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may
 	// cost together; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error)
-	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
-	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
+	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay:
+	// INVALID_ARGUMENT. Errors: NOT_FOUND INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE
+	// DEFINITIONS_UNAVAILABLE as in AddIndexers.
 	RemoveIndexers(ctx context.Context, in *RemoveIndexersRequest, opts ...grpc.CallOption) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error)
 	// ListCollections tells which collections this replica follows and how current each is.
 	ListCollections(ctx context.Context, in *ListCollectionsRequest, opts ...grpc.CallOption) (*ListCollectionsResponse, error)
-	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED REVISION_NOT_REACHED.
+	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED
+	// REVISION_NOT_REACHED.
 	WaitForRevision(ctx context.Context, in *WaitForRevisionRequest, opts ...grpc.CallOption) (*WaitForRevisionResponse, error)
-	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
-	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: those of the index that the watch goes by, also later, when it fails or is removed, and RESOURCE_EXHAUSTED
-	// TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
-	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
-	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
+	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by
+	// the last position, on any replica. A reader that falls behind by more than the server keeps is
+	// served as WatchRequest.when_slow says. Errors: those of the index that the watch goes by, also
+	// later, when it fails or is removed, and RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata
+	// `limit_name` tells whether of the caller or of all), REQUEST_MEMORY when there is no room for
+	// what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE
+	// STOPPING when the replica is going away. Each carries RetryInfo; its delay is spread, so that
+	// many readers do not come back at once.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
-	// in the order they are ready. A call that fails is an answer with an error; the stream goes on. The stream ends when
-	// the client has closed its side and every request was answered.
+	// Query carries many calls on one stream, for clients that ask often: each request has a tag,
+	// answers carry it and come in the order they are ready. A call that fails is an answer with an
+	// error; the stream goes on. The stream ends when the client has closed its side and every
+	// request was answered.
 	Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[QueryRequest, QueryResponse], error)
 }
 
@@ -317,73 +337,88 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // All implementations must embed UnimplementedIndexServiceServer
 // for forward compatibility.
 //
-// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a collection and states two bounds
-// of it:
+// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a
+// collection and states two bounds of it:
 //
 //   - `revision`: every event at or below it is in the answer;
-//   - `upper`: no event above it is in the answer. It is the highest resource version applied in the epoch.
+//   - `upper`: no event above it is in the answer. It is the highest resource version applied in
+//     the epoch.
 //
-// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every revision from `upper` up to it.
-// Where it is above, the answer has some of the events between the two and lacks others: while records of the log that were
-// replaced before they were read are made up for, while a list of the source is applied, and in the middle of a burst that the
-// reflector has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
+// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every
+// revision from `upper` up to it. Where it is above, the answer has some of the events between the
+// two and lacks others: while records of the log that were replaced before they were read are made
+// up for, while a list of the source is applied, and in the middle of a burst that the reflector
+// has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
 //
-// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to whoever must not read an older
-// state: every event that the first answer has is then in the second, on any replica. A settlement of the queue service takes
-// `revision` as `read_at` and `upper` as `wrote`. Page tokens do so by themselves.
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to
+// whoever must not read an older state: every event that the first answer has is then in the
+// second, on any replica. A settlement of the queue service takes `revision` as `read_at` and
+// `upper` as `wrote`. Page tokens do so by themselves.
 //
-// Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
-// synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time, and STATE_NOT_EXACT when `exact` was not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
-// than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
-// REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
-// the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
-// key without namespace asked of a namespaced one (as the API server's discovery told it; while nobody has said, an empty collection
-// answers that it has no such key), and COLLECTION_AMBIGUOUS for a short name that several collections have;
-// UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
+// Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before
+// the current epoch's synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED
+// REVISION_NOT_REACHED when `at_least` was not met in time, and STATE_NOT_EXACT when `exact` was
+// not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED
+// MEMORY_BUDGET for a collection that does not fit into the server's memory budget,
+// TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way than
+// one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet,
+// Index, IndexKeys), REQUEST_MEMORY when requests and answers that wait take too much memory, of
+// the caller or of all (each with RetryInfo; the metadata `limit_name` and `limit` of the latter
+// say which); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and
+// resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
+// key without namespace asked of a namespaced one (as the API server's discovery told it; while
+// nobody has said, an empty collection answers that it has no such key), and COLLECTION_AMBIGUOUS
+// for a short name that several collections have; UNAVAILABLE STOPPING from a replica that is going
+// away (with RetryInfo: any other replica answers at once).
 //
-// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
-// FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on this replica (`last_error` of the index says why).
+// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete
+// on this replica, and FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on
+// this replica (`last_error` of the index says why).
 //
-// Objects that an index cannot take, since its path or expression fails on them, do not keep the others from being answered:
-// anybody who may create an object could make one. Under a value of the index (ByIndex, Index, IndexKeys, ListIndexFuncValues,
-// Count and Watch with `index`) they are left out. By a field selector they are taken, whether the path has an index or not, since
-// nobody can tell that they do not match. Either way the answer names them in `unindexed`. With `strict` such a request fails with
-// INDEX_FAILED instead, while there are any; a strict watch ends with it.
+// Objects that an index cannot take, since its path or expression fails on them, do not keep the
+// others from being answered: anybody who may create an object could make one. Under a value of the
+// index (ByIndex, Index, IndexKeys, ListIndexFuncValues, Count and Watch with `index`) they are
+// left out. By a field selector they are taken, whether the path has an index or not, since nobody
+// can tell that they do not match. Either way the answer names them in `unindexed`. With `strict`
+// such a request fails with INDEX_FAILED instead, while there are any; a strict watch ends with it.
 //
-// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
-// (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
-// cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
-// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
-// collection cannot be read fails the call, with the collection's name in the metadata `collection`, unless `skip_unsynced`
-// leaves it out. `consistency.at_least` is refused over several collections: resource versions of two clusters cannot be
-// compared; wait for each with WaitForRevision first.
+// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource
+// without a cluster (`pods.v1`), and the answer covers that resource of each named cluster, `*`
+// meaning every one that has it. Objects come cluster by cluster, in the order of the clusters'
+// names, each carrying its collection; the revisions are one per collection; each cluster's part is
+// one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
+// collection cannot be read fails the call, with the collection's name in the metadata
+// `collection`, unless `skip_unsynced` leaves it out. `consistency.at_least` is refused over
+// several collections: resource versions of two clusters cannot be compared; wait for each with
+// WaitForRevision first.
 //
-// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one object that is larger
-// itself. BatchGet, Index and IndexKeys have no pages and answer with up to 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE
-// beyond): raise the client's limit, or ask for fewer keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
+// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one
+// object that is larger itself. BatchGet, Index and IndexKeys have no pages and answer with up to
+// 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE beyond): raise the client's limit, or ask for fewer
+// keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
 type IndexServiceServer interface {
-	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
-	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
+	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that
+	// did not hold it); DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// BatchGet returns many objects of one collection from one snapshot; keys that do not exist are listed as missing.
+	// BatchGet returns many objects of one collection from one snapshot; keys that do not exist are
+	// listed as missing.
 	BatchGet(context.Context, *BatchGetRequest) (*BatchGetResponse, error)
-	// List returns objects in key order, in pages that all come from one snapshot. Errors: FAILED_PRECONDITION
-	// SNAPSHOT_GONE when the token's snapshot is on another replica or too old; the ErrorInfo metadata `page_token`
-	// continues after the last key from a new snapshot, on any replica. With the metadata `snapshot` = `elsewhere` the same
-	// token may also be tried again: behind a balancer a later call may reach the replica that made it. With `expired` nobody
-	// has it. To stay with one replica, read all pages on one Query stream.
+	// List returns objects in key order, in pages that all come from one snapshot. Errors:
+	// FAILED_PRECONDITION SNAPSHOT_GONE when the token's snapshot is on another replica or too old;
+	// the ErrorInfo metadata `page_token` continues after the last key from a new snapshot, on any
+	// replica. With the metadata `snapshot` = `elsewhere` the same token may also be tried again:
+	// behind a balancer a later call may reach the replica that made it. With `expired` nobody has
+	// it. To stay with one replica, read all pages on one Query stream.
 	List(context.Context, *ListRequest) (*ListResponse, error)
-	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
-	// Pages, and their errors, are as in List.
+	// ByIndex returns the objects filed under any of the given values of one index, each once, in key
+	// order. Pages, and their errors, are as in List.
 	ByIndex(context.Context, *ByIndexRequest) (*ByIndexResponse, error)
 	// Index returns the objects that share a value of the index with the example object.
 	Index(context.Context, *IndexRequest) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(context.Context, *IndexKeysRequest) (*IndexKeysResponse, error)
-	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their errors, are as in List.
+	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their
+	// errors, are as in List.
 	ListIndexFuncValues(context.Context, *ListIndexFuncValuesRequest) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(context.Context, *ListIndexersRequest) (*ListIndexersResponse, error)
@@ -396,25 +431,30 @@ type IndexServiceServer interface {
 	// be used; RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may
 	// cost together; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error)
-	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
-	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
+	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay:
+	// INVALID_ARGUMENT. Errors: NOT_FOUND INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE
+	// DEFINITIONS_UNAVAILABLE as in AddIndexers.
 	RemoveIndexers(context.Context, *RemoveIndexersRequest) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(context.Context, *CountRequest) (*CountResponse, error)
 	// ListCollections tells which collections this replica follows and how current each is.
 	ListCollections(context.Context, *ListCollectionsRequest) (*ListCollectionsResponse, error)
-	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED REVISION_NOT_REACHED.
+	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED
+	// REVISION_NOT_REACHED.
 	WaitForRevision(context.Context, *WaitForRevisionRequest) (*WaitForRevisionResponse, error)
-	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
-	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: those of the index that the watch goes by, also later, when it fails or is removed, and RESOURCE_EXHAUSTED
-	// TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
-	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
-	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
+	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by
+	// the last position, on any replica. A reader that falls behind by more than the server keeps is
+	// served as WatchRequest.when_slow says. Errors: those of the index that the watch goes by, also
+	// later, when it fails or is removed, and RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata
+	// `limit_name` tells whether of the caller or of all), REQUEST_MEMORY when there is no room for
+	// what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE
+	// STOPPING when the replica is going away. Each carries RetryInfo; its delay is spread, so that
+	// many readers do not come back at once.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
-	// in the order they are ready. A call that fails is an answer with an error; the stream goes on. The stream ends when
-	// the client has closed its side and every request was answered.
+	// Query carries many calls on one stream, for clients that ask often: each request has a tag,
+	// answers carry it and come in the order they are ready. A call that fails is an answer with an
+	// error; the stream goes on. The stream ends when the client has closed its side and every
+	// request was answered.
 	Query(grpc.BidiStreamingServer[QueryRequest, QueryResponse]) error
 	mustEmbedUnimplementedIndexServiceServer()
 }

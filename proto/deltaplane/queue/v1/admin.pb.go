@@ -166,7 +166,8 @@ const (
 	ItemStatus_ITEM_STATUS_UNSPECIFIED ItemStatus = 0
 	// Done as asked.
 	ItemStatus_ITEM_STATUS_DONE ItemStatus = 1
-	// Nothing is known of the key, or it is not in a state where there is anything to do; nothing changed.
+	// Nothing is known of the key, or it is not in a state where there is anything to do; nothing
+	// changed.
 	ItemStatus_ITEM_STATUS_UNCHANGED ItemStatus = 2
 	// The key is held; nothing changed.
 	ItemStatus_ITEM_STATUS_HELD ItemStatus = 3
@@ -330,8 +331,8 @@ type ListQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only queues whose name begins with this.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
-	// names it.
+	// Count what can be reached. Without it a partition that cannot be reached is an error,
+	// UNAVAILABLE STORE_UNAVAILABLE, that names it.
 	Partial       bool `protobuf:"varint,2,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -394,9 +395,11 @@ type QueueStatus struct {
 	OldestReady *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_ready,json=oldestReady,proto3" json:"oldest_ready,omitempty"`
 	// Whether no keys are handed out.
 	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Until when no keys are handed out because the store was restarted or failed over; absent when they are.
+	// Until when no keys are handed out because the store was restarted or failed over; absent when
+	// they are.
 	HeldUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only with `partial`.
+	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only
+	// with `partial`.
 	Unreachable   []int32 `protobuf:"varint,7,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -978,7 +981,8 @@ type DrainQueueRequest struct {
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Close the queue first, so that nothing is added meanwhile.
 	Close bool `protobuf:"varint,3,opt,name=close,proto3" json:"close,omitempty"`
-	// Also wait for keys whose due time lies further ahead than this; left out, for every delayed key.
+	// Also wait for keys whose due time lies further ahead than this; left out, for every delayed
+	// key.
 	DueWithin *durationpb.Duration `protobuf:"bytes,4,opt,name=due_within,json=dueWithin,proto3" json:"due_within,omitempty"`
 	// How often to report, 100 ms to 1 min; zero means 1 s.
 	ReportEvery   *durationpb.Duration `protobuf:"bytes,5,opt,name=report_every,json=reportEvery,proto3" json:"report_every,omitempty"`
@@ -1062,7 +1066,8 @@ type DrainQueueResponse struct {
 	Drained bool `protobuf:"varint,3,opt,name=drained,proto3" json:"drained,omitempty"`
 	// The time was over first.
 	TimedOut bool `protobuf:"varint,4,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached: they are not counted, and waited for.
+	// Numbers of the partitions, from 0, that could not be reached: they are not counted, and waited
+	// for.
 	Unreachable   []int32 `protobuf:"varint,5,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1140,7 +1145,8 @@ type Item struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Where it stands.
 	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
-	// Session that holds it, by the id its caller gave it. With authentication a session belongs to the caller that opened it.
+	// Session that holds it, by the id its caller gave it. With authentication a session belongs to
+	// the caller that opened it.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Deadline of the lease.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
@@ -1164,8 +1170,8 @@ type Item struct {
 	Expectations *Expectations `protobuf:"bytes,13,opt,name=expectations,proto3" json:"expectations,omitempty"`
 	// Reason of the last settlement that gave one, or why the queue gave the key up.
 	LastReason string `protobuf:"bytes,14,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
-	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues with max_deliveries, until it
-	// is settled.
+	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues
+	// with max_deliveries, until it is settled.
 	LastHolders   []string `protobuf:"bytes,15,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1306,7 +1312,8 @@ func (x *Item) GetLastHolders() []string {
 	return nil
 }
 
-// HistoryEvent is one thing that happened to a key, as the server asked has seen it. It has no token: a token is its holder's.
+// HistoryEvent is one thing that happened to a key, as the server asked has seen it. It has no
+// token: a token is its holder's.
 type HistoryEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.
@@ -1475,8 +1482,8 @@ type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key.
 	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// What happened to it last, newest first, as this server has seen it. A server keeps the last events of the keys it saw last;
-	// they are for people and gone when it restarts.
+	// What happened to it last, newest first, as this server has seen it. A server keeps the last
+	// events of the keys it saw last; they are for people and gone when it restarts.
 	History       []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1537,7 +1544,8 @@ type ListItemsRequest struct {
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE STORE_UNAVAILABLE, that names it.
+	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE
+	// STORE_UNAVAILABLE, that names it.
 	Partial       bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

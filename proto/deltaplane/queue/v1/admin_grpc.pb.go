@@ -38,24 +38,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// QueueAdminService is for operators and their tools: queues, the keys in them, and what happened to a key.
+// QueueAdminService is for operators and their tools: queues, the keys in them, and what happened
+// to a key.
 //
 // Errors common to all are those of QueueService.
 type QueueAdminServiceClient interface {
-	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
-	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
+	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits
+	// out of range; FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing
+	// queue differs, DURABILITY_UNAVAILABLE when the store cannot keep the durability asked for;
+	// RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
 	ConfigureQueue(ctx context.Context, in *ConfigureQueueRequest, opts ...grpc.CallOption) (*ConfigureQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
-	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
-	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
-	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
-	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
-	// time; then they answer the same.
+	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end
+	// with QUEUE_NOT_FOUND, and adds are refused so. The generation changes when it held keys. A
+	// queue of a server's own configuration is made again when it is next used. One that was deleted
+	// by force and is made again in Redis hands out nothing until the leases granted before have
+	// ended. Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless
+	// forced; UNAVAILABLE when a partition cannot be reached: the call can be made again. A server
+	// may also be configured to delete queues that are empty and that nobody used for a time; then
+	// they answer the same.
 	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
-	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it holds is still worked off.
+	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it
+	// holds is still worked off.
 	CloseQueue(ctx context.Context, in *CloseQueueRequest, opts ...grpc.CallOption) (*CloseQueueResponse, error)
 	// OpenQueue undoes CloseQueue.
 	OpenQueue(ctx context.Context, in *OpenQueueRequest, opts ...grpc.CallOption) (*OpenQueueResponse, error)
@@ -66,14 +71,16 @@ type QueueAdminServiceClient interface {
 	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
 	// It is bounded by its timeout and the call's deadline.
 	DrainQueue(ctx context.Context, in *DrainQueueRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainQueueResponse], error)
-	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
+	// Inspect tells everything known about one key. An idle key nothing is known about is answered
+	// with STATE_IDLE.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
-	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may be missed or seen
-	// twice.
+	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may
+	// be missed or seen twice.
 	ListItems(ctx context.Context, in *ListItemsRequest, opts ...grpc.CallOption) (*ListItemsResponse, error)
 	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
 	RetryNow(ctx context.Context, in *RetryNowRequest, opts ...grpc.CallOption) (*RetryNowResponse, error)
-	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again, uncounted.
+	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again,
+	// uncounted.
 	ReleaseItems(ctx context.Context, in *ReleaseItemsRequest, opts ...grpc.CallOption) (*ReleaseItemsResponse, error)
 	// DeleteItems drops keys that are not held, and everything kept with them.
 	DeleteItems(ctx context.Context, in *DeleteItemsRequest, opts ...grpc.CallOption) (*DeleteItemsResponse, error)
@@ -230,24 +237,29 @@ func (c *queueAdminServiceClient) DeleteItems(ctx context.Context, in *DeleteIte
 // All implementations must embed UnimplementedQueueAdminServiceServer
 // for forward compatibility.
 //
-// QueueAdminService is for operators and their tools: queues, the keys in them, and what happened to a key.
+// QueueAdminService is for operators and their tools: queues, the keys in them, and what happened
+// to a key.
 //
 // Errors common to all are those of QueueService.
 type QueueAdminServiceServer interface {
-	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
-	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
+	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits
+	// out of range; FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing
+	// queue differs, DURABILITY_UNAVAILABLE when the store cannot keep the durability asked for;
+	// RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
 	ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
-	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
-	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
-	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
-	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
-	// time; then they answer the same.
+	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end
+	// with QUEUE_NOT_FOUND, and adds are refused so. The generation changes when it held keys. A
+	// queue of a server's own configuration is made again when it is next used. One that was deleted
+	// by force and is made again in Redis hands out nothing until the leases granted before have
+	// ended. Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless
+	// forced; UNAVAILABLE when a partition cannot be reached: the call can be made again. A server
+	// may also be configured to delete queues that are empty and that nobody used for a time; then
+	// they answer the same.
 	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
-	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it holds is still worked off.
+	// CloseQueue makes every Add to the queue fail with FAILED_PRECONDITION QUEUE_CLOSED; what it
+	// holds is still worked off.
 	CloseQueue(context.Context, *CloseQueueRequest) (*CloseQueueResponse, error)
 	// OpenQueue undoes CloseQueue.
 	OpenQueue(context.Context, *OpenQueueRequest) (*OpenQueueResponse, error)
@@ -258,14 +270,16 @@ type QueueAdminServiceServer interface {
 	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
 	// It is bounded by its timeout and the call's deadline.
 	DrainQueue(*DrainQueueRequest, grpc.ServerStreamingServer[DrainQueueResponse]) error
-	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
+	// Inspect tells everything known about one key. An idle key nothing is known about is answered
+	// with STATE_IDLE.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
-	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may be missed or seen
-	// twice.
+	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may
+	// be missed or seen twice.
 	ListItems(context.Context, *ListItemsRequest) (*ListItemsResponse, error)
 	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
 	RetryNow(context.Context, *RetryNowRequest) (*RetryNowResponse, error)
-	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again, uncounted.
+	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again,
+	// uncounted.
 	ReleaseItems(context.Context, *ReleaseItemsRequest) (*ReleaseItemsResponse, error)
 	// DeleteItems drops keys that are not held, and everything kept with them.
 	DeleteItems(context.Context, *DeleteItemsRequest) (*DeleteItemsResponse, error)

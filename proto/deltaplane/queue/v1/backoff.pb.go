@@ -144,9 +144,11 @@ func (x *BackoffServiceGetRequest) GetIds() []string {
 
 // BackoffServiceGetResponse is the present delays.
 //
-// All times are the store's, in whole microseconds. An entry has expired for an event that lies more than `expire_after` behind its
-// last_update: it counts as unknown. Of the delay since an event, `backoff` less (`time` less the event) is left; of the delay
-// since the last update, at an event, `backoff` less (the event less `last_update`). An id is in back-off while that is more than zero.
+// All times are the store's, in whole microseconds. An entry has expired for an event that lies
+// more than `expire_after` behind its last_update: it counts as unknown. Of the delay since an
+// event, `backoff` less (`time` less the event) is left; of the delay since the last update, at an
+// event, `backoff` less (the event less `last_update`). An id is in back-off while that is more
+// than zero.
 type BackoffServiceGetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry per id, in order.
@@ -217,7 +219,8 @@ type NextRequest struct {
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// The ids, 1 to 1,000.
 	Ids []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	// When what went wrong happened; it decides whether an entry has expired. Left out: now by the store's clock.
+	// When what went wrong happened; it decides whether an entry has expired. Left out: now by the
+	// store's clock.
 	EventTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,12 +28,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// BackoffService is client-go's flowcontrol.Backoff for programs that share it: delays by id, kept with a queue. Ids are apart
-// from the queue's keys; how delays grow is the BackoffConfig of the queue. Whether an id is in back-off follows from its entry and
-// the times of the answer: see BackoffServiceGetResponse. Entries that have expired are dropped by themselves, a few at a time.
+// BackoffService is client-go's flowcontrol.Backoff for programs that share it: delays by id, kept
+// with a queue. Ids are apart from the queue's keys; how delays grow is the BackoffConfig of the
+// queue. Whether an id is in back-off follows from its entry and the times of the answer: see
+// BackoffServiceGetResponse. Entries that have expired are dropped by themselves, a few at a time.
 //
-// Errors common to all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for ids that are empty, longer than 1 KiB
-// or no UTF-8; UNAVAILABLE STORE_UNAVAILABLE.
+// Errors common to all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for ids
+// that are empty, longer than 1 KiB or no UTF-8; UNAVAILABLE STORE_UNAVAILABLE.
 type BackoffServiceClient interface {
 	// Get returns what is known of ids.
 	Get(ctx context.Context, in *BackoffServiceGetRequest, opts ...grpc.CallOption) (*BackoffServiceGetResponse, error)
@@ -85,12 +86,13 @@ func (c *backoffServiceClient) Reset(ctx context.Context, in *ResetRequest, opts
 // All implementations must embed UnimplementedBackoffServiceServer
 // for forward compatibility.
 //
-// BackoffService is client-go's flowcontrol.Backoff for programs that share it: delays by id, kept with a queue. Ids are apart
-// from the queue's keys; how delays grow is the BackoffConfig of the queue. Whether an id is in back-off follows from its entry and
-// the times of the answer: see BackoffServiceGetResponse. Entries that have expired are dropped by themselves, a few at a time.
+// BackoffService is client-go's flowcontrol.Backoff for programs that share it: delays by id, kept
+// with a queue. Ids are apart from the queue's keys; how delays grow is the BackoffConfig of the
+// queue. Whether an id is in back-off follows from its entry and the times of the answer: see
+// BackoffServiceGetResponse. Entries that have expired are dropped by themselves, a few at a time.
 //
-// Errors common to all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for ids that are empty, longer than 1 KiB
-// or no UTF-8; UNAVAILABLE STORE_UNAVAILABLE.
+// Errors common to all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for ids
+// that are empty, longer than 1 KiB or no UTF-8; UNAVAILABLE STORE_UNAVAILABLE.
 type BackoffServiceServer interface {
 	// Get returns what is known of ids.
 	Get(context.Context, *BackoffServiceGetRequest) (*BackoffServiceGetResponse, error)

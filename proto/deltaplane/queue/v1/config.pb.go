@@ -28,13 +28,13 @@ type Durability int32
 const (
 	// The same as DURABILITY_MEMORY.
 	Durability_DURABILITY_UNSPECIFIED Durability = 0
-	// When the store has it: a crash of the store's machine may lose it, and a crash of its process what the store's own
-	// settings say.
+	// When the store has it: a crash of the store's machine may lose it, and a crash of its process
+	// what the store's own settings say.
 	Durability_DURABILITY_MEMORY Durability = 1
 	// When it is on the store's disk.
 	Durability_DURABILITY_FSYNC Durability = 2
-	// When `replicas` replicas of the store have it. A failover may promote another one: nothing is lost for certain only when
-	// `replicas` is all of them.
+	// When `replicas` replicas of the store have it. A failover may promote another one: nothing is
+	// lost for certain only when `replicas` is all of them.
 	Durability_DURABILITY_REPLICATED Durability = 3
 )
 
@@ -570,30 +570,33 @@ func (x *BackoffConfig) GetExpireAfter() *durationpb.Duration {
 // QueueConfig is how a queue behaves. Zero values mean defaults.
 type QueueConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: 1 to 253 characters of letters, digits, `.`, `-`, `_` and `/`. By custom `<cluster>/<controller>`.
+	// Name: 1 to 253 characters of letters, digits, `.`, `-`, `_` and `/`. By custom
+	// `<cluster>/<controller>`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Limiter of AddRateLimited; left out, client-go's controller default: the longer of exponential
 	// 5 ms..1000 s and a bucket of 10 per second with burst 100.
 	RateLimiter *RateLimiter `protobuf:"bytes,2,opt,name=rate_limiter,json=rateLimiter,proto3" json:"rate_limiter,omitempty"`
 	// Lease duration when a worker asks for none; default 30 s.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,3,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Partitions, 1 to 64, fixed when the queue is created; default 1. What holds per key is exact whatever their number, and so are
-	// the buckets; order, priorities and aging hold inside a partition.
+	// Partitions, 1 to 64, fixed when the queue is created; default 1. What holds per key is exact
+	// whatever their number, and so are the buckets; order, priorities and aging hold inside a
+	// partition.
 	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// How long a barrier is kept after a key is done; default 5 min.
 	BarrierRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=barrier_retention,json=barrierRetention,proto3" json:"barrier_retention,omitempty"`
-	// Rate-limited retries after which a key is dead; zero means never. Retries by a settlement and by AddRateLimited count alike. An
-	// AddRateLimited beyond it is answered ADD_STATUS_DEAD: the key is dead, where it is held once it is settled OUTCOME_DONE.
+	// Rate-limited retries after which a key is dead; zero means never. Retries by a settlement and
+	// by AddRateLimited count alike. An AddRateLimited beyond it is answered ADD_STATUS_DEAD: the key
+	// is dead, where it is held once it is settled OUTCOME_DONE.
 	MaxRetries int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
 	// An immediate add takes the key's pending delay away, and a key that waits already takes no
 	// delay (controller-runtime). By default a pending delay stays, and the key runs again when it is
 	// due (client-go).
 	AbsorbDelays bool `protobuf:"varint,7,opt,name=absorb_delays,json=absorbDelays,proto3" json:"absorb_delays,omitempty"`
-	// A rate-limited add of a key whose rate-limited delay is still pending is not counted and takes no token. By default every
-	// call does (client-go).
+	// A rate-limited add of a key whose rate-limited delay is still pending is not counted and takes
+	// no token. By default every call does (client-go).
 	ReserveOnce bool `protobuf:"varint,8,opt,name=reserve_once,json=reserveOnce,proto3" json:"reserve_once,omitempty"`
-	// Every 8th lease goes to the key that has waited longest, whatever its priority, once that is longer than this. Default
-	// 30 s.
+	// Every 8th lease goes to the key that has waited longest, whatever its priority, once that is
+	// longer than this. Default 30 s.
 	Aging *durationpb.Duration `protobuf:"bytes,9,opt,name=aging,proto3" json:"aging,omitempty"`
 	// How fast keys are handed out; left out, as fast as workers take them.
 	DispatchLimiter *BucketLimiter `protobuf:"bytes,10,opt,name=dispatch_limiter,json=dispatchLimiter,proto3" json:"dispatch_limiter,omitempty"`
@@ -601,16 +604,18 @@ type QueueConfig struct {
 	Durability Durability `protobuf:"varint,11,opt,name=durability,proto3,enum=deltaplane.queue.v1.Durability" json:"durability,omitempty"`
 	// Replicas of the store that DURABILITY_REPLICATED waits for, 1 to 10; default 1.
 	Replicas int32 `protobuf:"varint,12,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// How long one lease may be extended, counted from its start, at most 7 days; zero means without end. A worker that hangs but
-	// still extends loses its keys then.
+	// How long one lease may be extended, counted from its start, at most 7 days; zero means without
+	// end. A worker that hangs but still extends loses its keys then.
 	MaxProcessing *durationpb.Duration `protobuf:"bytes,13,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
 	// How the queue's back-off entries grow.
 	Backoff *BackoffConfig `protobuf:"bytes,14,opt,name=backoff,proto3" json:"backoff,omitempty"`
-	// The longest lease: a worker that asks for more gets this. At least lease_duration, at most 1 h; default lease_duration. It is
-	// also how long nothing is handed out after the store has lost data, where no server remembers what it granted.
+	// The longest lease: a worker that asks for more gets this. At least lease_duration, at most 1 h;
+	// default lease_duration. It is also how long nothing is handed out after the store has lost
+	// data, where no server remembers what it granted.
 	MaxLease *durationpb.Duration `protobuf:"bytes,15,opt,name=max_lease,json=maxLease,proto3" json:"max_lease,omitempty"`
-	// Leases of a key that may end without a settlement (its worker was killed, or hung) before the key is dead, at most 65,535;
-	// zero means any number. A key added while it was held for the last time waits again instead. An add brings a dead key back.
+	// Leases of a key that may end without a settlement (its worker was killed, or hung) before the
+	// key is dead, at most 65,535; zero means any number. A key added while it was held for the last
+	// time waits again instead. An add brings a dead key back.
 	MaxDeliveries int32 `protobuf:"varint,16,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -244,14 +244,16 @@ func (x *ProduceHello) GetClient() string {
 	return ""
 }
 
-// ProduceBatch is operations on one queue, done in order in one atomic step where the queue has one partition.
+// ProduceBatch is operations on one queue, done in order in one atomic step where the queue has one
+// partition.
 type ProduceBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of this batch in the session, growing. A batch sent again under its number, on this stream or another one of the
-	// session, does not charge the rate limiter again for a key whose delay it set is still pending. Sent again it says the
-	// same in every field: a number used for another batch is FAILED_PRECONDITION REQUEST_ID_REUSED, of the last 64 of the
-	// session that the server saw. A program that keeps its session over a restart goes on above the numbers it used, for
-	// example from the time in microseconds.
+	// Number of this batch in the session, growing. A batch sent again under its number, on this
+	// stream or another one of the session, does not charge the rate limiter again for a key whose
+	// delay it set is still pending. Sent again it says the same in every field: a number used for
+	// another batch is FAILED_PRECONDITION REQUEST_ID_REUSED, of the last 64 of the session that the
+	// server saw. A program that keeps its session over a restart goes on above the numbers it used,
+	// for example from the time in microseconds.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The queue.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -614,7 +616,8 @@ type Produced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the batch.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// One status per operation, in order; ADD_STATUS_UNSPECIFIED for those that are no adds. Empty when the batch failed.
+	// One status per operation, in order; ADD_STATUS_UNSPECIFIED for those that are no adds. Empty
+	// when the batch failed.
 	Statuses []AddStatus `protobuf:"varint,2,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.AddStatus" json:"statuses,omitempty"`
 	// For operations that have more to tell.
 	Details []*ProduceDetail `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty"`

@@ -36,7 +36,8 @@ type AddItem struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// -4 to 3, higher first, 0 by default; a duplicate keeps the higher one.
 	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
-	// Least revisions the worker must see before it acts; merged with what waits already, the greater wins per collection.
+	// Least revisions the worker must see before it acts; merged with what waits already, the greater
+	// wins per collection.
 	Barrier []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=barrier,proto3" json:"barrier,omitempty"`
 	// W3C trace context of the cause; the last 8 are kept and handed out as links.
 	Traceparent   string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
@@ -739,8 +740,8 @@ type LenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
-	// names it.
+	// Count what can be reached. Without it a partition that cannot be reached is an error,
+	// UNAVAILABLE STORE_UNAVAILABLE, that names it.
 	Partial       bool `protobuf:"varint,2,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,7 +796,8 @@ type LenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The counts, of all partitions but the unreachable ones.
 	Counts *Counts `protobuf:"bytes,1,opt,name=counts,proto3" json:"counts,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached and are not counted; only with `partial`.
+	// Numbers of the partitions, from 0, that could not be reached and are not counted; only with
+	// `partial`.
 	Unreachable   []int32 `protobuf:"varint,2,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1038,7 +1040,8 @@ type SaveStateRequest struct {
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Token of the lease.
 	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	// The bytes, at most 4,096; none clears them. They outlive the lease and Forget; a dead or idle key keeps them.
+	// The bytes, at most 4,096; none clears them. They outlive the lease and Forget; a dead or idle
+	// key keeps them.
 	State         []byte `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -50,10 +50,11 @@ const (
 //
 // QueueService hands keys to workers.
 //
-// A session is one worker or producer process, named by an id of its own choosing. Errors common to all: NOT_FOUND
-// QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for empty, oversize (over 1 KiB) or non-UTF-8 keys, negative
-// delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE only when the operation was surely not applied;
-// RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when the store is out of memory.
+// A session is one worker or producer process, named by an id of its own choosing. Errors common to
+// all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for empty, oversize (over
+// 1 KiB) or non-UTF-8 keys, negative delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE
+// only when the operation was surely not applied; RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when
+// the store is out of memory.
 type QueueServiceClient interface {
 	// Add makes keys wait now. It is acknowledged when the queue's durability has been reached.
 	// Errors: FAILED_PRECONDITION QUEUE_CLOSED, never a silent drop.
@@ -62,20 +63,22 @@ type QueueServiceClient interface {
 	AddAfter(ctx context.Context, in *AddAfterRequest, opts ...grpc.CallOption) (*AddAfterResponse, error)
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives.
 	AddRateLimited(ctx context.Context, in *AddRateLimitedRequest, opts ...grpc.CallOption) (*AddRateLimitedResponse, error)
-	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
-	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
-	// error of the store is answered only when no partition was reached.
+	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may
+	// bring fewer than are ready: an answer is kept to about 1 MiB. A partition that does not answer
+	// holds up what the others have by 0.5 s at most; an error of the store is answered only when no
+	// partition was reached.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
-	// queues or partitions in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled,
-	// and repeating the call is safe. With `partial` each settlement is answered by itself.
+	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which
+	// is not an error. Several queues or partitions in one call are several steps: UNKNOWN
+	// STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating the call is safe.
+	// With `partial` each settlement is answered by itself.
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*ExtendResponse, error)
 	// Work is Get, Settle and Extend on one stream: keys are assigned against credit, in batches.
 	Work(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkRequest, WorkResponse], error)
-	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that are answered in order. A
-	// batch that is refused does not end the stream.
+	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that
+	// are answered in order. A batch that is refused does not end the stream.
 	Produce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
 	// Forget clears the rate limiter's memory of keys; a lease still has to be settled.
 	Forget(ctx context.Context, in *ForgetRequest, opts ...grpc.CallOption) (*ForgetResponse, error)
@@ -90,10 +93,11 @@ type QueueServiceClient interface {
 	ShutDown(ctx context.Context, in *ShutDownRequest, opts ...grpc.CallOption) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(ctx context.Context, in *ShutDownWithDrainRequest, opts ...grpc.CallOption) (*ShutDownWithDrainResponse, error)
-	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale token is answered LOST.
+	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale
+	// token is answered LOST.
 	SaveState(ctx context.Context, in *SaveStateRequest, opts ...grpc.CallOption) (*SaveStateResponse, error)
-	// Expect stores the names of children about to be created or deleted, fenced by the token, before they are. It
-	// replaces what was expected of the key before. A stale token is answered LOST.
+	// Expect stores the names of children about to be created or deleted, fenced by the token, before
+	// they are. It replaces what was expected of the key before. A stale token is answered LOST.
 	Expect(ctx context.Context, in *ExpectRequest, opts ...grpc.CallOption) (*ExpectResponse, error)
 	// Observe takes names off a key's expectations. Any caller may; unknown names are ignored.
 	Observe(ctx context.Context, in *ObserveRequest, opts ...grpc.CallOption) (*ObserveResponse, error)
@@ -303,10 +307,11 @@ func (c *queueServiceClient) DeleteExpectations(ctx context.Context, in *DeleteE
 //
 // QueueService hands keys to workers.
 //
-// A session is one worker or producer process, named by an id of its own choosing. Errors common to all: NOT_FOUND
-// QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for empty, oversize (over 1 KiB) or non-UTF-8 keys, negative
-// delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE only when the operation was surely not applied;
-// RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when the store is out of memory.
+// A session is one worker or producer process, named by an id of its own choosing. Errors common to
+// all: NOT_FOUND QUEUE_NOT_FOUND; INVALID_ARGUMENT with field violations for empty, oversize (over
+// 1 KiB) or non-UTF-8 keys, negative delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE
+// only when the operation was surely not applied; RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when
+// the store is out of memory.
 type QueueServiceServer interface {
 	// Add makes keys wait now. It is acknowledged when the queue's durability has been reached.
 	// Errors: FAILED_PRECONDITION QUEUE_CLOSED, never a silent drop.
@@ -315,20 +320,22 @@ type QueueServiceServer interface {
 	AddAfter(context.Context, *AddAfterRequest) (*AddAfterResponse, error)
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives.
 	AddRateLimited(context.Context, *AddRateLimitedRequest) (*AddRateLimitedResponse, error)
-	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
-	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
-	// error of the store is answered only when no partition was reached.
+	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may
+	// bring fewer than are ready: an answer is kept to about 1 MiB. A partition that does not answer
+	// holds up what the others have by 0.5 s at most; an error of the store is answered only when no
+	// partition was reached.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
-	// queues or partitions in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled,
-	// and repeating the call is safe. With `partial` each settlement is answered by itself.
+	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which
+	// is not an error. Several queues or partitions in one call are several steps: UNKNOWN
+	// STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating the call is safe.
+	// With `partial` each settlement is answered by itself.
 	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(context.Context, *ExtendRequest) (*ExtendResponse, error)
 	// Work is Get, Settle and Extend on one stream: keys are assigned against credit, in batches.
 	Work(grpc.BidiStreamingServer[WorkRequest, WorkResponse]) error
-	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that are answered in order. A
-	// batch that is refused does not end the stream.
+	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that
+	// are answered in order. A batch that is refused does not end the stream.
 	Produce(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
 	// Forget clears the rate limiter's memory of keys; a lease still has to be settled.
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
@@ -343,10 +350,11 @@ type QueueServiceServer interface {
 	ShutDown(context.Context, *ShutDownRequest) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(context.Context, *ShutDownWithDrainRequest) (*ShutDownWithDrainResponse, error)
-	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale token is answered LOST.
+	// SaveState keeps up to 4 KiB with a leased key and returns them with its next lease. A stale
+	// token is answered LOST.
 	SaveState(context.Context, *SaveStateRequest) (*SaveStateResponse, error)
-	// Expect stores the names of children about to be created or deleted, fenced by the token, before they are. It
-	// replaces what was expected of the key before. A stale token is answered LOST.
+	// Expect stores the names of children about to be created or deleted, fenced by the token, before
+	// they are. It replaces what was expected of the key before. A stale token is answered LOST.
 	Expect(context.Context, *ExpectRequest) (*ExpectResponse, error)
 	// Observe takes names off a key's expectations. Any caller may; unknown names are ignored.
 	Observe(context.Context, *ObserveRequest) (*ObserveResponse, error)

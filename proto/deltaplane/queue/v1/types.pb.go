@@ -91,7 +91,8 @@ const (
 	AddStatus_ADD_STATUS_DELAYED AddStatus = 4
 	// The session has been shut down and the key was not added.
 	AddStatus_ADD_STATUS_SHUT_DOWN AddStatus = 5
-	// The key was retried as often as the queue's max_retries allows: it is dead, or will be once its worker settles it.
+	// The key was retried as often as the queue's max_retries allows: it is dead, or will be once its
+	// worker settles it.
 	AddStatus_ADD_STATUS_DEAD AddStatus = 6
 )
 

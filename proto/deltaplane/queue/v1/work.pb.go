@@ -39,9 +39,10 @@ const (
 	SettleStatus_SETTLE_STATUS_LOST SettleStatus = 3
 	// The key is not held by anybody, or its queue does not exist. Nothing changed.
 	SettleStatus_SETTLE_STATUS_NOT_LEASED SettleStatus = 4
-	// The part of the store that has the key could not be reached, so nobody can tell whether the lease has ended. Send the
-	// settlement again, under another request id, until the lease's deadline: a token is settled once, whatever is repeated. Only
-	// on a stream whose hello says `partial`, or of a SettleRequest that does.
+	// The part of the store that has the key could not be reached, so nobody can tell whether the
+	// lease has ended. Send the settlement again, under another request id, until the lease's
+	// deadline: a token is settled once, whatever is repeated. Only on a stream whose hello says
+	// `partial`, or of a SettleRequest that does.
 	SettleStatus_SETTLE_STATUS_UNAVAILABLE SettleStatus = 5
 )
 
@@ -94,22 +95,23 @@ func (SettleStatus) EnumDescriptor() ([]byte, []int) {
 
 // Lease is the right to process a key until a deadline.
 //
-// When it ends for its holder. The network may take any time, so that a lease must not be counted from when it was
-// received. A holder counts by its own monotonic clock: it notes the time t0 before it sends a message that is answered
-// with the server's clock S (Hello, Ping, or a Get), and holds a lease that ends at E by the server's clock (ends_us)
-// only before
+// When it ends for its holder. The network may take any time, so that a lease must not be counted
+// from when it was received. A holder counts by its own monotonic clock: it notes the time t0
+// before it sends a message that is answered with the server's clock S (Hello, Ping, or a Get), and
+// holds a lease that ends at E by the server's clock (ends_us) only before
 //
 //	t0 + (E - S), less a share for what the two clocks may drift apart: 1 in 200 is ample.
 //
-// For S was read after t0: at t0 + (E - S) no more than E - S has gone by since S was read, and the server's clock is at
-// E at the latest. E in turn is counted from before the turn that granted the lease was sent to the store, so that the
-// store still keeps the lease at E. S and E must come from one stream, or from one answer. Where several S are known, each
-// gives a time that is safe, and the latest of them may be used. What is left when the lease is about to end must be
-// enough to stop: a Worker of the Go client cancels a fifth of the lease, at most 2 s, earlier.
+// For S was read after t0: at t0 + (E - S) no more than E - S has gone by since S was read, and the
+// server's clock is at E at the latest. E in turn is counted from before the turn that granted the
+// lease was sent to the store, so that the store still keeps the lease at E. S and E must come from
+// one stream, or from one answer. Where several S are known, each gives a time that is safe, and
+// the latest of them may be used. What is left when the lease is about to end must be enough to
+// stop: a Worker of the Go client cancels a fifth of the lease, at most 2 s, earlier.
 //
-// What is stopped whole (SIGSTOP, a suspended machine) cannot count: it finds out when it runs again, and until then its
-// token alone keeps it from settling. Whoever writes elsewhere under a lease has to send the token with it, or write with
-// preconditions.
+// What is stopped whole (SIGSTOP, a suspended machine) cannot count: it finds out when it runs
+// again, and until then its token alone keeps it from settling. Whoever writes elsewhere under a
+// lease has to send the token with it, or write with preconditions.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
@@ -120,8 +122,8 @@ type Lease struct {
 	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	// Deadline by the store's clock.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// How long the lease was granted for, or extended. Counting it from receipt is safe only where the network has no delay: see
-	// ends_us.
+	// How long the lease was granted for, or extended. Counting it from receipt is safe only where
+	// the network has no delay: see ends_us.
 	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Rate-limited adds since the key was forgotten.
 	NumRequeues int64 `protobuf:"varint,6,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
@@ -141,7 +143,8 @@ type Lease struct {
 	State []byte `protobuf:"bytes,13,opt,name=state,proto3" json:"state,omitempty"`
 	// What Expect stored and Observe has not taken off; absent when nothing is expected.
 	Expectations *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
-	// In place of deadline, remaining, added_at and ready_at on a compact stream, in microseconds, times since 1970.
+	// In place of deadline, remaining, added_at and ready_at on a compact stream, in microseconds,
+	// times since 1970.
 	DeadlineUs int64 `protobuf:"varint,15,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
 	// See deadline_us.
 	RemainingUs int64 `protobuf:"varint,16,opt,name=remaining_us,json=remainingUs,proto3" json:"remaining_us,omitempty"`
@@ -149,8 +152,9 @@ type Lease struct {
 	AddedUs int64 `protobuf:"varint,17,opt,name=added_us,json=addedUs,proto3" json:"added_us,omitempty"`
 	// See deadline_us.
 	ReadyUs int64 `protobuf:"varint,18,opt,name=ready_us,json=readyUs,proto3" json:"ready_us,omitempty"`
-	// When it ends by the clock of the server that sent this, in microseconds: see above. Of a server that does not tell, zero:
-	// then extend the lease before you use it, and count the answer's `remaining` from when you sent ExtendBatch or Extend.
+	// When it ends by the clock of the server that sent this, in microseconds: see above. Of a server
+	// that does not tell, zero: then extend the lease before you use it, and count the answer's
+	// `remaining` from when you sent ExtendBatch or Extend.
 	EndsUs        int64 `protobuf:"varint,19,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -330,8 +334,8 @@ type GetRequest struct {
 	MaxItems int32 `protobuf:"varint,3,opt,name=max_items,json=maxItems,proto3" json:"max_items,omitempty"`
 	// How long to wait for the first key, at most 60 s; zero answers at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means the queue's. What is above the queue's max_lease is cut to it: the leases say how
-	// long they are.
+	// Lease duration, 1 s to 1 h; zero means the queue's. What is above the queue's max_lease is cut
+	// to it: the leases say how long they are.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,5,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -411,9 +415,11 @@ type GetResponse struct {
 	ShutDown bool `protobuf:"varint,2,opt,name=shut_down,json=shutDown,proto3" json:"shut_down,omitempty"`
 	// The store's generation.
 	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The server's clock when the request had come, for the ends_us of the leases: see Lease. t0 is when the request was sent.
+	// The server's clock when the request had come, for the ends_us of the leases: see Lease. t0 is
+	// when the request was sent.
 	ClockUs int64 `protobuf:"varint,4,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Call again for what they have.
+	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Call
+	// again for what they have.
 	Unreachable   []int32 `protobuf:"varint,5,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -499,12 +505,13 @@ type Settlement struct {
 	Delay *durationpb.Duration `protobuf:"bytes,5,opt,name=delay,proto3" json:"delay,omitempty"`
 	// Why it is dead, or what went wrong; kept for Inspect, at most 1,024 bytes.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Revisions the worker read at: of the index's answers the `revision`. What the key's barrier holds above them stays its
-	// next barrier, also after done; collections named in `wrote` stay whatever was read.
+	// Revisions the worker read at: of the index's answers the `revision`. What the key's barrier
+	// holds above them stays its next barrier, also after done; collections named in `wrote` stay
+	// whatever was read.
 	ReadAt []*v1.CollectionRevision `protobuf:"bytes,7,rep,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes. A worker that must
-	// never read older than the one before it, from any index replica, names here what it read as well: the `upper` of the
-	// answers.
+	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes.
+	// A worker that must never read older than the one before it, from any index replica, names here
+	// what it read as well: the `upper` of the answers.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
 	// Priority of a retry; left out keeps the lease's.
 	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
@@ -690,18 +697,21 @@ func (x *SettleResult) GetReadyAt() *timestamppb.Timestamp {
 // SettleRequest ends leases.
 type SettleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
-	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
+	// Session that holds them; required. With authentication it is the caller's own, whatever others
+	// call theirs, and a lease that was handed to another caller is refused with PERMISSION_DENIED
+	// LEASE_OF_ANOTHER_CALLER.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Number of this request in the session, growing; a repeat is answered with the first answer. A server remembers the last
-	// 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD, or REQUEST_ID_REUSED when the settlements differ in any field.
-	// A program that keeps its session over a restart goes on above the numbers it used. Zero: no protection.
+	// Number of this request in the session, growing; a repeat is answered with the first answer. A
+	// server remembers the last 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD, or
+	// REQUEST_ID_REUSED when the settlements differ in any field. A program that keeps its session
+	// over a restart goes on above the numbers it used. Zero: no protection.
 	RequestId uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The settlements, at most 1,000.
 	Settlements []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
-	// The caller knows SETTLE_STATUS_UNAVAILABLE. What cannot be reached within 0.5 s, a partition or a whole queue, is answered
-	// so, and concerns no other settlement of the request; those of a queue that does not exist are NOT_LEASED. Without it the
-	// request has an error when any of its settlements was not carried out.
+	// The caller knows SETTLE_STATUS_UNAVAILABLE. What cannot be reached within 0.5 s, a partition or
+	// a whole queue, is answered so, and concerns no other settlement of the request; those of a
+	// queue that does not exist are NOT_LEASED. Without it the request has an error when any of its
+	// settlements was not carried out.
 	Partial       bool `protobuf:"varint,4,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -823,13 +833,15 @@ func (x *SettleResponse) GetRequestId() uint64 {
 // ExtendRequest extends leases.
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
-	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
+	// Session that holds them; required. With authentication it is the caller's own, whatever others
+	// call theirs, and a lease that was handed to another caller is refused with PERMISSION_DENIED
+	// LEASE_OF_ANOTHER_CALLER.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// The leases; none extends every lease of the session.
 	Leases []*LeaseRef `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
-	// The caller knows `unreachable` of the answer: what cannot be reached within 0.5 s is named there, and concerns no other lease;
-	// leases of a queue that does not exist are lost. Without it the request has an error when any lease was not answered for.
+	// The caller knows `unreachable` of the answer: what cannot be reached within 0.5 s is named
+	// there, and concerns no other lease; leases of a queue that does not exist are lost. Without it
+	// the request has an error when any lease was not answered for.
 	Partial       bool `protobuf:"varint,3,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -893,7 +905,8 @@ type ExtendResponse struct {
 	Extended int64 `protobuf:"varint,1,opt,name=extended,proto3" json:"extended,omitempty"`
 	// Leases that are not held any more.
 	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
-	// Time from the extension until the new deadline, the first of several: count it from when the request was sent.
+	// Time from the extension until the new deadline, the first of several: count it from when the
+	// request was sent.
 	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Leases that the store has not answered for in time, as in Extended; only with `partial`.
 	Unreachable   []*LeaseRef `protobuf:"bytes,4,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
@@ -962,26 +975,29 @@ func (x *ExtendResponse) GetUnreachable() []*LeaseRef {
 // Hello begins a Work stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session of the worker; required. Using the id of a broken stream resumes it. With authentication sessions belong to the
-	// caller that opened them: the same id of another caller is another session, and its leases cannot be resumed, extended or
-	// settled (PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER). Without, all callers are one.
+	// Session of the worker; required. Using the id of a broken stream resumes it. With
+	// authentication sessions belong to the caller that opened them: the same id of another caller is
+	// another session, and its leases cannot be resumed, extended or settled (PERMISSION_DENIED
+	// LEASE_OF_ANOTHER_CALLER). Without, all callers are one.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Name of the client for people, for example `controllers-0/job`.
 	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
 	// Queues to work on, 1 to 100.
 	Queues []string `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means each queue's. What is above a queue's max_lease is cut to it: Welcome says what is
-	// in force.
+	// Lease duration, 1 s to 1 h; zero means each queue's. What is above a queue's max_lease is cut
+	// to it: Welcome says what is in force.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Leases the worker believes it holds from a broken stream.
 	Resume []*LeaseRef `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
-	// Ask for compact messages: an Assign names its queue once and leases carry times in microseconds; a Settled has `statuses`
-	// and only those `results` that say more than SETTLED.
+	// Ask for compact messages: an Assign names its queue once and leases carry times in
+	// microseconds; a Settled has `statuses` and only those `results` that say more than SETTLED.
 	Compact bool `protobuf:"varint,6,opt,name=compact,proto3" json:"compact,omitempty"`
-	// The worker knows SETTLE_STATUS_UNAVAILABLE, `more` of Settled, `unreachable` of Welcome and Extended, and `refused` of
-	// Welcome, so that what cannot be reached of a store in several parts, or which queue of several is refused, concerns nothing
-	// else. Without it such a lease is answered as lost, which is safe: the key runs again once its lease has ended; a settlement
-	// is answered when every part of the store has answered or was given up; and one queue that is refused refuses the stream.
+	// The worker knows SETTLE_STATUS_UNAVAILABLE, `more` of Settled, `unreachable` of Welcome and
+	// Extended, and `refused` of Welcome, so that what cannot be reached of a store in several parts,
+	// or which queue of several is refused, concerns nothing else. Without it such a lease is
+	// answered as lost, which is safe: the key runs again once its lease has ended; a settlement is
+	// answered when every part of the store has answered or was given up; and one queue that is
+	// refused refuses the stream.
 	Partial       bool `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1066,8 +1082,9 @@ func (x *Hello) GetPartial() bool {
 	return false
 }
 
-// Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back by itself unless the
-// settlement batch says `hold_credit`; from the first such batch on, lost leases give nothing back either.
+// Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back
+// by itself unless the settlement batch says `hold_credit`; from the first such batch on, lost
+// leases give nothing back either.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Queue the credit is for; empty for any of the stream's.
@@ -1232,8 +1249,8 @@ func (x *ExtendBatch) GetLeases() []*LeaseRef {
 	return nil
 }
 
-// Ping asks for the server's clock: see Lease. Whoever holds leases for long sends one now and then, every third of the lease
-// time for one, so that little has to be allowed for drift.
+// Ping asks for the server's clock: see Lease. Whoever holds leases for long sends one now and
+// then, every third of the lease time for one, so that little has to be allowed for drift.
 type Ping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Comes back with the answer.
@@ -1279,7 +1296,8 @@ func (x *Ping) GetId() uint64 {
 	return 0
 }
 
-// Goodbye stops the stream's assignments: what is assigned may still be settled, then the server ends the stream.
+// Goodbye stops the stream's assignments: what is assigned may still be settled, then the server
+// ends the stream.
 type Goodbye struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1486,10 +1504,11 @@ type Welcome struct {
 	Lost []*LeaseRef `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
 	// The server's clock, as in Pong, read after Hello had come. Zero of a server that knows no Ping.
 	ClockUs int64 `protobuf:"varint,6,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	// Leases of `resume` of which nothing is known, because the store has not answered for them: keep them until the deadline
-	// known, and extend them.
+	// Leases of `resume` of which nothing is known, because the store has not answered for them: keep
+	// them until the deadline known, and extend them.
 	Unreachable []*LeaseRef `protobuf:"bytes,7,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	// Queues of hello that are not part of the stream. When one of them can be served, the server sends ACTION_RECONNECT.
+	// Queues of hello that are not part of the stream. When one of them can be served, the server
+	// sends ACTION_RECONNECT.
 	Refused       []*RefusedQueue `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1714,13 +1733,14 @@ type Settled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the batch.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// One result per settlement, in order; on a compact stream only those that say more than their status.
+	// One result per settlement, in order; on a compact stream only those that say more than their
+	// status.
 	Results []*SettleResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
 	// On a compact stream, one status per settlement, in order.
 	Statuses []SettleStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"statuses,omitempty"`
-	// Further answers to this batch follow: the settlements whose status is UNSPECIFIED, or that have no result where the stream
-	// is not compact, are under way. The last answer has `more` unset, and is UNSPECIFIED, or has no result, for what was
-	// answered before.
+	// Further answers to this batch follow: the settlements whose status is UNSPECIFIED, or that have
+	// no result where the stream is not compact, are under way. The last answer has `more` unset, and
+	// is UNSPECIFIED, or has no result, for what was answered before.
 	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1795,7 +1815,8 @@ type Extended struct {
 	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// The new deadline by the server's clock, in microseconds: see Lease.
 	EndsUs int64 `protobuf:"varint,4,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
-	// Leases that the store has not answered for in time: they are not extended as far as is known, and end when they did before.
+	// Leases that the store has not answered for in time: they are not extended as far as is known,
+	// and end when they did before.
 	Unreachable   []*LeaseRef `protobuf:"bytes,5,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1871,8 +1892,8 @@ type Pong struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the Ping.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The server's clock in microseconds, read after the Ping had come: see Lease. It does not step, begins anywhere, and means
-	// nothing to another server.
+	// The server's clock in microseconds, read after the Ping had come: see Lease. It does not step,
+	// begins anywhere, and means nothing to another server.
 	ClockUs       int64 `protobuf:"varint,2,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

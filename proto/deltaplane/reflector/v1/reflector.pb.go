@@ -98,9 +98,11 @@ const (
 	ReflectionState_REFLECTION_STATE_LISTING ReflectionState = 3
 	// Leading: watching; deltas flow.
 	ReflectionState_REFLECTION_STATE_WATCHING ReflectionState = 4
-	// The source or the log answers errors, or the resource cannot be mirrored yet; retrying with back-off. See Reflection.last_error.
+	// The source or the log answers errors, or the resource cannot be mirrored yet; retrying with
+	// back-off. See Reflection.last_error.
 	ReflectionState_REFLECTION_STATE_BACKOFF ReflectionState = 5
-	// Stopped for good in this process: it was removed, "*" does not find it any more, or the process ends.
+	// Stopped for good in this process: it was removed, "*" does not find it any more, or the process
+	// ends.
 	ReflectionState_REFLECTION_STATE_STOPPED ReflectionState = 6
 )
 
@@ -158,31 +160,40 @@ type ReflectionSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cluster as the process is configured with it; empty when there is one.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Resource: "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery. "*" is
-	// everything that can be listed and watched but secrets, the second copy of events in events.k8s.io, and what is named beside it.
+	// Resource: "resource", "resource.group", "resource.version" or "resource.version.group"; what is
+	// left out is found by discovery. "*" is everything that can be listed and watched but secrets,
+	// the second copy of events in events.k8s.io, and what is named beside it.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Namespace to mirror; empty is all, or those of namespaces. Whoever names one needs permission to list and watch it, and no more.
+	// Namespace to mirror; empty is all, or those of namespaces. Whoever names one needs permission
+	// to list and watch it, and no more.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Label selector in the API server's grammar; empty is everything.
 	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Field selector in the API server's grammar; empty is everything.
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
-	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec and no status.
+	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec
+	// and no status.
 	MetadataOnly bool `protobuf:"varint,6,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
-	// Fields to take out of each object, by path, such as "status.images"; "\." is a dot inside a name.
+	// Fields to take out of each object, by path, such as "status.images"; "\." is a dot inside a
+	// name.
 	DropFields []string `protobuf:"bytes,7,rep,name=drop_fields,json=dropFields,proto3" json:"drop_fields,omitempty"`
 	// KeepManagedFields leaves metadata.managedFields in; it is taken out otherwise.
 	KeepManagedFields bool `protobuf:"varint,8,opt,name=keep_managed_fields,json=keepManagedFields,proto3" json:"keep_managed_fields,omitempty"`
-	// KeepLastApplied leaves kubectl's last-applied-configuration annotation in; it is taken out otherwise.
+	// KeepLastApplied leaves kubectl's last-applied-configuration annotation in; it is taken out
+	// otherwise.
 	KeepLastApplied bool `protobuf:"varint,9,opt,name=keep_last_applied,json=keepLastApplied,proto3" json:"keep_last_applied,omitempty"`
-	// Index hints to carry in the headers of records: name to path of the value. Empty is the default of the resource.
+	// Index hints to carry in the headers of records: name to path of the value. Empty is the default
+	// of the resource.
 	Hints map[string]string `protobuf:"bytes,10,rep,name=hints,proto3" json:"hints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Labels to carry in the headers of records. Empty is the default: those by which jobs find their pods.
+	// Labels to carry in the headers of records. Empty is the default: those by which jobs find their
+	// pods.
 	Labels []string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty"`
-	// Namespaces to mirror, at most 1,000; empty is all. Their order, and one that is named twice, mean nothing; one alone is the same as
-	// namespace, and beside namespace the list must hold just that one. Several are one list and one watch of all namespaces, of which the others are
-	// left out as they are read: that needs permission to list and watch the resource in the whole cluster. Whoever lacks it gives the cluster
-	// a name for each namespace, and each name a reflection of that one.
+	// Namespaces to mirror, at most 1,000; empty is all. Their order, and one that is named twice,
+	// mean nothing; one alone is the same as namespace, and beside namespace the list must hold just
+	// that one. Several are one list and one watch of all namespaces, of which the others are left
+	// out as they are read: that needs permission to list and watch the resource in the whole
+	// cluster. Whoever lacks it gives the cluster a name for each namespace, and each name a
+	// reflection of that one.
 	Namespaces    []string `protobuf:"bytes,12,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -466,7 +477,8 @@ type Reflection struct {
 	State ReflectionState `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.reflector.v1.ReflectionState" json:"state,omitempty"`
 	// Revision up to which everything is in the log: epoch and watermark W.
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Term of whoever leads: this reflector's own, or, as its lease tells, another's. Zero while nobody is known to lead.
+	// Term of whoever leads: this reflector's own, or, as its lease tells, another's. Zero while
+	// nobody is known to lead.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// Objects in the collection.
 	Objects int64 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
@@ -504,12 +516,16 @@ type Reflection struct {
 	Origin ReflectionOrigin `protobuf:"varint,21,opt,name=origin,proto3,enum=deltaplane.reflector.v1.ReflectionOrigin" json:"origin,omitempty"`
 	// The running list; absent when none runs.
 	List *ListProgress `protobuf:"bytes,22,opt,name=list,proto3" json:"list,omitempty"`
-	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the details. Of the source: FORBIDDEN,
-	// UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED, EXPIRED, REFUSED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
-	// SECOND_SCOPE, NO_NAMESPACES, SOURCE_RESTORED. Of the log and its lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED,
-	// DIFFERENT_SPEC, NEWER_LOG (this build does not read the log as it is written, and so does not write it). INTERNAL for anything else.
+	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the
+	// details. Of the source: FORBIDDEN, UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE,
+	// THROTTLED, EXPIRED, REFUSED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
+	// SECOND_SCOPE, NO_NAMESPACES, SOURCE_RESTORED. Of the log and its lease: LOG_FULL,
+	// LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED, DIFFERENT_SPEC, NEWER_LOG (this
+	// build does not read the log as it is written, and so does not write it). INTERNAL for anything
+	// else.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When the loop tries again; absent when it does not wait. With DIFFERENT_SPEC: when the lease can be taken, unless it is renewed.
+	// When the loop tries again; absent when it does not wait. With DIFFERENT_SPEC: when the lease
+	// can be taken, unless it is renewed.
 	NextRetryAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
 	// Holder of the collection's lease, this process or another; empty when it is not known.
 	Leader string `protobuf:"bytes,25,opt,name=leader,proto3" json:"leader,omitempty"`
@@ -910,11 +926,12 @@ type AddReflectionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to mirror.
 	Spec *ReflectionSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Replace an added reflection of the same resource that has another form. A list follows, and what the new form leaves out is deleted
-	// from the collection with the reason "filtered out".
+	// Replace an added reflection of the same resource that has another form. A list follows, and
+	// what the new form leaves out is deleted from the collection with the reason "filtered out".
 	Replace bool `protobuf:"varint,2,opt,name=replace,proto3" json:"replace,omitempty"`
-	// Refuse a resource that the API server does not serve, with RESOURCE_NOT_SERVED. Without it such a reflection waits until a
-	// CustomResourceDefinition makes it so, as it does with it when the API server cannot be asked.
+	// Refuse a resource that the API server does not serve, with RESOURCE_NOT_SERVED. Without it such
+	// a reflection waits until a CustomResourceDefinition makes it so, as it does with it when the
+	// API server cannot be asked.
 	Served        bool `protobuf:"varint,3,opt,name=served,proto3" json:"served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1033,7 +1050,8 @@ type RemoveReflectionRequest struct {
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Resource as in the spec, or the collection's whole name.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// DeleteLog deletes the log as well, once no process leads the collection. Readers are told to begin again when it is made anew.
+	// DeleteLog deletes the log as well, once no process leads the collection. Readers are told to
+	// begin again when it is made anew.
 	DeleteLog     bool `protobuf:"varint,3,opt,name=delete_log,json=deleteLog,proto3" json:"delete_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -31,24 +31,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process, and changes what
-// all reflector processes on one log mirror.
+// ReflectorService answers about the reflections (one list-watch loop per collection) of one
+// reflector process, and changes what all reflector processes on one log mirror.
 type ReflectorServiceClient interface {
-	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
+	// ListReflections tells the state of every reflection in this process. It never contacts the API
+	// server.
 	ListReflections(ctx context.Context, in *ListReflectionsRequest, opts ...grpc.CallOption) (*ListReflectionsResponse, error)
-	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
-	// log until the leader has begun. Errors: INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
+	// Relist makes a reflection list again and publish what differs, whichever reflector process
+	// leads it: the request is kept beside the log until the leader has begun. Errors:
+	// INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
 	// REFLECTIONS_UNAVAILABLE when the request cannot be kept.
 	Relist(ctx context.Context, in *RelistRequest, opts ...grpc.CallOption) (*RelistResponse, error)
-	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
-	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
-	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
-	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE
-	// REFLECTIONS_UNAVAILABLE when it cannot be kept.
+	// AddReflection makes every reflector process mirror one more resource. It is kept beside the
+	// log, across restarts. To add again what is there already, in the same form, is not an error.
+	// Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
+	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set;
+	// FAILED_PRECONDITION CONFIGURED when it is fixed by this process's configuration in another
+	// form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE REFLECTIONS_UNAVAILABLE when it
+	// cannot be kept.
 	AddReflection(ctx context.Context, in *AddReflectionRequest, opts ...grpc.CallOption) (*AddReflectionResponse, error)
-	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
-	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration;
-	// UNAVAILABLE REFLECTIONS_UNAVAILABLE when that cannot be kept.
+	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log
+	// is kept, unless asked otherwise. Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION
+	// CONFIGURED when it stands in this process's configuration; UNAVAILABLE REFLECTIONS_UNAVAILABLE
+	// when that cannot be kept.
 	RemoveReflection(ctx context.Context, in *RemoveReflectionRequest, opts ...grpc.CallOption) (*RemoveReflectionResponse, error)
 }
 
@@ -104,24 +109,29 @@ func (c *reflectorServiceClient) RemoveReflection(ctx context.Context, in *Remov
 // All implementations must embed UnimplementedReflectorServiceServer
 // for forward compatibility.
 //
-// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process, and changes what
-// all reflector processes on one log mirror.
+// ReflectorService answers about the reflections (one list-watch loop per collection) of one
+// reflector process, and changes what all reflector processes on one log mirror.
 type ReflectorServiceServer interface {
-	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
+	// ListReflections tells the state of every reflection in this process. It never contacts the API
+	// server.
 	ListReflections(context.Context, *ListReflectionsRequest) (*ListReflectionsResponse, error)
-	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
-	// log until the leader has begun. Errors: INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
+	// Relist makes a reflection list again and publish what differs, whichever reflector process
+	// leads it: the request is kept beside the log until the leader has begun. Errors:
+	// INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
 	// REFLECTIONS_UNAVAILABLE when the request cannot be kept.
 	Relist(context.Context, *RelistRequest) (*RelistResponse, error)
-	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
-	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
-	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
-	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE
-	// REFLECTIONS_UNAVAILABLE when it cannot be kept.
+	// AddReflection makes every reflector process mirror one more resource. It is kept beside the
+	// log, across restarts. To add again what is there already, in the same form, is not an error.
+	// Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
+	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set;
+	// FAILED_PRECONDITION CONFIGURED when it is fixed by this process's configuration in another
+	// form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE REFLECTIONS_UNAVAILABLE when it
+	// cannot be kept.
 	AddReflection(context.Context, *AddReflectionRequest) (*AddReflectionResponse, error)
-	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
-	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration;
-	// UNAVAILABLE REFLECTIONS_UNAVAILABLE when that cannot be kept.
+	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log
+	// is kept, unless asked otherwise. Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION
+	// CONFIGURED when it stands in this process's configuration; UNAVAILABLE REFLECTIONS_UNAVAILABLE
+	// when that cannot be kept.
 	RemoveReflection(context.Context, *RemoveReflectionRequest) (*RemoveReflectionResponse, error)
 	mustEmbedUnimplementedReflectorServiceServer()
 }
