@@ -42,7 +42,7 @@ func (s *Server) get(ctx context.Context, l *transaction.Queue, ss *session.Sess
 
 	var deadline <-chan time.Time
 	stopping := s.Stopping
-	if wait > 0 {
+	if !once { // else the partitions answer with what is ready, however long that takes
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		deadline = timer.C

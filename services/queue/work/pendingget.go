@@ -101,7 +101,9 @@ func (g *pendingGet) end(l *transaction.Queue, ss *session.Session, waiters []*t
 	g.gone = true
 	out := getResult{leases: g.leases}
 	var failed error
+	all := true // have told what they have
 	for i, p := range g.parts {
+		all = all && p.answered
 		if !p.answered && away[i] || transaction.IsUnreached(p.err) {
 			out.missing = append(out.missing, int32(i)) //nolint:gosec // at most 64
 		} else if p.err != nil && len(out.leases) == 0 {
@@ -117,7 +119,7 @@ func (g *pendingGet) end(l *transaction.Queue, ss *session.Session, waiters []*t
 		}
 		return getResult{}, failed
 	}
-	out.shut = len(out.leases)+len(out.missing) == 0 && ss.ShutDown()
+	out.shut = all && len(out.leases)+len(out.missing) == 0 && ss.ShutDown()
 	return out, nil
 }
 

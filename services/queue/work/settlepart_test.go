@@ -166,3 +166,30 @@ func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
 		})
 	}
 }
+
+func TestAGetAfterShutDownBringsWhatIsReadyHoweverShortItsWait(t *testing.T) {
+	t.Parallel()
+	r, _, _, _ := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+	get := func() *queuev1.GetResponse {
+		t.Helper()
+		got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "g", Wait: durationpb.New(time.Nanosecond)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	get() // opens the session
+	const n = 50
+	r.AddKeys(t, keysOf(0, n)...)
+	if _, err := r.ShutDown(t.Context(), &queuev1.ShutDownRequest{SessionId: "g"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if got := get(); len(got.GetLeases()) != 1 || got.GetShutDown() {
+			t.Fatalf("get %d of %d keys that are ready: %v", i, n, got)
+		}
+	}
+	if got := get(); !got.GetShutDown() {
+		t.Errorf("nothing is left: %v", got)
+	}
+}
