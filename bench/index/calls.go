@@ -163,6 +163,10 @@ func addCalls(b *harness.Bench, t harness.Table) {
 // ghzCalls shows what ghz reaches. Its own client is the limit: the ratio tells
 // more than the rates.
 func ghzCalls(ctx context.Context, b *harness.Bench, x *system.Replica, q questions) error {
+	if b.TLS {
+		b.LeaveOut("ghz rows", "ghz would not know the certificate")
+		return nil
+	}
 	path, err := system.FindGHZ()
 	if err != nil {
 		b.LeaveOut("ghz rows", "ghz is not installed: make tools")

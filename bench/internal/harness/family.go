@@ -25,7 +25,7 @@ type Part struct {
 }
 
 type options struct {
-	Quick                           bool
+	Quick, TLS                      bool
 	Rounds                          int
 	Seed                            uint64
 	out, only, Kubeconfig, profiles string
@@ -84,6 +84,12 @@ func (o options) run(ctx context.Context, fam Family, stdout, stderr io.Writer) 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.Dir)) }()
 	b.Report = newReport(fam.Name, o)
+	if o.TLS {
+		if err := errors.Join(writeCertificate(b.Dir), os.Setenv(TLSFolder, b.Dir)); err != nil {
+			return err
+		}
+		b.Note("gRPC over TLS 1.3 between all processes, echoes too; NATS and Redis without")
+	}
 	only := regexp.MustCompile(o.only)
 	var failed error
 	for _, p := range fam.Parts {

@@ -23,6 +23,7 @@ func Run(ctx context.Context, known []Family, args []string, stdout, stderr io.W
 	flags.SetOutput(stderr)
 	flags.Usage = func() { explain(stderr, known); flags.PrintDefaults() }
 	flags.BoolVar(&o.Quick, "quick", false, "a short run (slice and log 40 s, index 50 s, nodes 60 s, queue and agent 90 s); what is left out is listed")
+	flags.BoolVar(&o.TLS, "tls", false, "gRPC over TLS, on both sides of whatever is compared; ghz is left out")
 	flags.StringVar(&o.out, "o", "", "write the results as JSON to this `file`")
 	flags.StringVar(&o.only, "only", "", "run only the parts whose name matches this `regexp`")
 	flags.Uint64Var(&o.Seed, "seed", 1, "seed of the generated population")

@@ -62,7 +62,7 @@ func StartEcho(ctx context.Context, e *Echo) (addr string, err error) {
 		return "", err
 	}
 	o := rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Extra: []grpc.ServerOption{serverCodec()}}
-	srv, err := rpc.NewServer(rpc.ServerConfig{}, o)
+	srv, err := rpc.NewServer(rpc.ServerConfig{TLS: ServerTLS()}, o)
 	if err != nil {
 		return "", err
 	}

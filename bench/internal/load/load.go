@@ -22,7 +22,7 @@ func Dial(addr string, connections int) (Pool, error) {
 	p := make(Pool, connections)
 	for i := range p {
 		var err error
-		if p[i], err = rpc.Dial(addr, rpc.DialConfig{}); err != nil {
+		if p[i], err = rpc.Dial(addr, rpc.DialConfig{TLS: ClientTLS()}); err != nil {
 			return nil, errors.Join(err, p[:i].Close())
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/internal/load"
 	"github.com/deltaplane/deltaplane/bench/internal/population"
 	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -79,7 +80,7 @@ func runIndexer(ctx context.Context, conn *stream.Conn) (addr string, stop func(
 	if err != nil {
 		return "", nil, err
 	}
-	s, err := indexer.New(indexer.Config{DiscoverEvery: 50 * time.Millisecond}, conn, tel)
+	s, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, DiscoverEvery: 50 * time.Millisecond}, conn, tel)
 	if err != nil {
 		return "", nil, err
 	}

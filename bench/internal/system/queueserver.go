@@ -15,6 +15,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/bench/internal/load"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
@@ -40,7 +41,7 @@ func QueueServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := queue.New(queue.Config{RedisURL: cfg.RedisURL, Queues: []queue.QueueConfig{{Name: load.BenchQueue}}}, tel)
+	s, err := queue.New(queue.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, RedisURL: cfg.RedisURL, Queues: []queue.QueueConfig{{Name: load.BenchQueue}}}, tel)
 	if err != nil {
 		return nil, err
 	}

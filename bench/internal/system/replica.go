@@ -65,7 +65,7 @@ func startReplica(ctx context.Context, cfg ReplicaConfig) (addr string, stop fun
 	if err != nil {
 		return "", nil, nil, err
 	}
-	s, err := indexer.New(indexer.Config{Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}, conn, tel)
+	s, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}, conn, tel)
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -139,7 +139,7 @@ func (r *Replica) Close() error { return errors.Join(r.Conns.Close(), r.Child.St
 func (r *Replica) Await(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{Extra: []grpc.DialOption{grpc.WithDisableRetry()}})
+	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{TLS: load.ClientTLS(), Extra: []grpc.DialOption{grpc.WithDisableRetry()}})
 	if err == nil {
 		err = errors.Join(AwaitObjects(ctx, load.Pool{conn}, r.Collection, n), conn.Close())
 	}
