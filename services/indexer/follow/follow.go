@@ -36,7 +36,8 @@ func (s *Collections) follow(ctx context.Context, c *Collection) error {
 			s.awaitRoom(ctx, c)
 			continue
 		}
-		if time.Since(began) > retry.Most {
+		// However long a replay takes: a log that cannot be proven is not replayed without a pause.
+		if time.Since(began) > retry.Most && !errors.Is(err, errRefuted) {
 			retry.Reset()
 		}
 		if err == nil {

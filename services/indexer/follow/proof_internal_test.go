@@ -1,11 +1,16 @@
 package follow
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
+	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
@@ -119,4 +124,37 @@ func TestRecordsThatBeginATermDoNotEndTheComparison(t *testing.T) {
 			t.Errorf("behind a %v record: not refuted", kind)
 		}
 	}
+}
+
+// unproven is a log whose replay takes long and never brings what its leader wrote.
+type unproven struct {
+	Log
+	reads []time.Time
+}
+
+func (l *unproven) Read(ctx context.Context, _ delta.Collection, _ stream.ReadConfig, _ stream.Handler) error {
+	l.reads = append(l.reads, time.Now())
+	attempt.Sleep(ctx, time.Minute)
+	return errRefuted
+}
+
+func TestALogThatCannotBeProvenIsReplayedWithLongerAndLongerPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestCollections(t, nil, Config{})
+		l := &unproven{Log: s.log}
+		s.log = l
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := s.follow(ctx, s.Know(indexertest.Pods)); err != nil {
+			t.Fatal(err)
+		}
+		n := len(l.reads)
+		if n < 10 {
+			t.Fatalf("read %d times in an hour", n)
+		}
+		if pause := l.reads[n-1].Sub(l.reads[n-2]) - time.Minute; pause < 5*time.Second {
+			t.Errorf("after %d replays it is replayed again %v after the last", n-1, pause)
+		}
+	})
 }
