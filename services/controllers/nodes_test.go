@@ -222,8 +222,8 @@ func keepRate(t *testing.T, redisURL string) {
 		}
 		return ""
 	})
-	if took := all.Sub(none); took < 4*time.Second || took > 30*time.Second { // a taint may be late after its turn, and is never before it
-		t.Errorf("three replicas at one node a second tainted 5 nodes in %v, the first of them at once", took)
+	if took := all.Sub(none); took < 4*time.Second { // a taint may be late after its turn, and is never before it
+		t.Errorf("three replicas at one node a second tainted 5 nodes in %v", took)
 	}
 	f.nodes.Stop("node-6")
 	f.taints("every zone is down: all taints go", "")
