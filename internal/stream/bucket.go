@@ -22,6 +22,10 @@ const (
 	bucketSubjects = "$KV."
 )
 
+// answerWithin is how long an answer to one request is waited for, however long the caller would:
+// what is sent to a bucket while it is deleted and made again may never be answered.
+const answerWithin = 5 * time.Second
+
 // Entry is one key of a bucket. Revision grows with every write to the bucket.
 type Entry struct {
 	Key      string
@@ -32,7 +36,8 @@ type Entry struct {
 }
 
 // Bucket keeps small state beside the log: a trigger's generation, index definitions, reflections.
-// Keys are any text of up to 512 bytes. It is safe for concurrent use.
+// Keys are any text of up to 512 bytes. It is safe for concurrent use. A call whose answer does not
+// come within 5 s fails with [ErrUnavailable]; a write may have been carried out.
 type Bucket struct {
 	c       *Conn
 	name    string
@@ -43,6 +48,8 @@ type Bucket struct {
 // Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops
 // keys that old.
 func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	storage := jetstream.FileStorage
 	if c.cfg.Memory {
 		storage = jetstream.MemoryStorage
@@ -78,6 +85,8 @@ func (b *Bucket) Lost(ctx context.Context) (bool, error) {
 
 // made is when the bucket of that name was made.
 func (b *Bucket) made(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	status, err := b.kv.Status(ctx)
 	if err != nil {
 		return time.Time{}, err
@@ -90,6 +99,8 @@ func (b *Bucket) made(ctx context.Context) (time.Time, error) {
 
 // Get returns a key's entry, or [ErrNoKey].
 func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	e, err := b.kv.Get(ctx, escapeKey(key))
 	if err != nil {
 		return Entry{}, b.fail("get", key, err)
@@ -99,6 +110,8 @@ func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
 
 // Put writes a key whatever it holds and returns the new revision.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	rev, err := b.kv.Put(ctx, escapeKey(key), value)
 	if err != nil {
 		return 0, b.fail("put", key, err)
@@ -109,6 +122,8 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, err
 // Update writes a key if it is still at revision (0: if it does not exist), or fails with
 // [ErrConflict].
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	var rev uint64
 	var err error
 	if revision == 0 {
@@ -124,6 +139,8 @@ func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision 
 
 // Delete removes a key; a missing key is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	if err := b.kv.Purge(ctx, escapeKey(key)); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return b.fail("delete", key, err)
 	}
@@ -225,6 +242,8 @@ func (b *Bucket) watchOnce(ctx context.Context, fn func(Entry) error) error {
 
 // newest is the revision of the last write; 0 when nothing is left of any.
 func (b *Bucket) newest(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	s, err := b.c.js.Stream(ctx, bucketStream+b.name)
 	if err != nil {
 		return 0, err
@@ -239,6 +258,8 @@ func (b *Bucket) newest(ctx context.Context) (uint64, error) {
 // newestLeft is the revision of the last write that was not deleted; it may be that of a replica
 // that is a little behind.
 func (b *Bucket) newestLeft(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	s, err := b.c.js.Stream(ctx, bucketStream+b.name)
 	if err != nil {
 		return 0, err

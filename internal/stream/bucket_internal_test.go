@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -165,4 +167,36 @@ func TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
 	if _, e, err := f.Get(t.Context(), "a"); err != nil || string(e.Value) != "known" {
 		t.Errorf("once the bucket is known to be gone, the key is %q, %v", e.Value, err)
 	}
+}
+
+// silent never answers.
+type silent struct{ jetstream.KeyValue }
+
+func (silent) Update(ctx context.Context, _ string, _ []byte, _ uint64) (uint64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+func (silent) Get(ctx context.Context, _ string) (jetstream.KeyValueEntry, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestARequestThatIsNeverAnsweredDoesNotWaitForItsCallersDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &Bucket{name: "b", kv: silent{}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		if _, err := b.Update(ctx, "k", nil, 1); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("Update: %v", err)
+		}
+		if _, err := b.Get(ctx, "k"); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("Get: %v", err)
+		}
+		if took := time.Since(began); took != 2*answerWithin {
+			t.Errorf("two requests took %v", took)
+		}
+	})
 }
