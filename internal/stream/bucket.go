@@ -147,6 +147,29 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
+// probe writes to the bucket, that a key is deleted which nobody can have. [ErrUnavailable] after 2
+// s without an answer: a healthy server has long answered.
+func (b *Bucket) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	const key = "deltaplane.probe" // no key is written with a dot
+	if err := b.kv.Delete(ctx, key); err != nil {
+		return b.fail("delete", key, err)
+	}
+	return nil
+}
+
+// remove removes the bucket with all that is in it. Nobody else having made another one by that
+// name in between is for the caller to find out before.
+func (b *Bucket) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if err := b.c.js.DeleteKeyValue(ctx, b.name); err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return fmt.Errorf("remove bucket %s: %w", b.name, named(err))
+	}
+	return nil
+}
+
 // Entries returns all keys, in no particular order.
 func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) {
 	var out []Entry

@@ -10,13 +10,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
 const (
 	// lookEvery is how often a bucket is looked at: whoever deletes it tells nobody.
 	lookEvery = 5 * time.Second
 	// openWithin is how long opening a bucket may take, with what is put back into it.
-	openWithin = 5 * time.Second
+	openWithin = 10 * time.Second
+	// deafWithin is how long after a bucket was made again a write that is not answered raises the
+	// doubt whether it stores anything.
+	deafWithin = time.Minute
 )
 
 // errBucketLost ends the watch of a bucket that is gone.
@@ -56,7 +61,8 @@ type Follower struct {
 
 	bucket atomic.Pointer[Bucket] // written with mu held
 	mu     sync.Mutex
-	lost   bool // the bucket is gone, and what it held was not put back yet; guarded by mu
+	lost   bool      // the bucket is gone, and what it held was not put back yet; guarded by mu
+	remade time.Time // when the bucket was last made again; guarded by mu
 }
 
 // NewFollower returns a Follower that opens its bucket with open, as [Conn.Bucket] does.
@@ -188,29 +194,80 @@ func (f *Follower) Open(ctx context.Context) (*Bucket, error) {
 	if b != nil {
 		return b, nil
 	}
-	b, err := f.open(ctx, f.cfg.Name, 0)
-	for try := 0; lost && errors.Is(err, ErrUnavailable) && try < 5; try++ { // a server may still be busy deleting it
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-		}
-		b, err = f.open(ctx, f.cfg.Name, 0)
+	open := f.open
+	if lost {
+		open = f.remake
 	}
+	b, err := open(ctx, f.cfg.Name, 0)
 	if err != nil {
 		return nil, err
 	}
-	if lost {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bucket.Store(b)
+	if f.lost {
+		f.remade = time.Now()
+	}
+	f.lost = false
+	return b, nil
+}
+
+// remake makes a bucket that was lost again, and puts what is known into it. A server may still be
+// busy deleting the last one: then it takes no other yet, or makes one whose files it deletes with
+// those of the last.
+func (f *Follower) remake(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
+	for {
+		b, err := f.open(ctx, name, ttl)
+		for try := 0; errors.Is(err, ErrUnavailable) && try < 5; try++ {
+			attempt.Sleep(ctx, 100*time.Millisecond)
+			b, err = f.open(ctx, name, ttl)
+		}
+		if err != nil {
+			return nil, err
+		}
+		gone, err := f.removeDeaf(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		if gone {
+			attempt.Sleep(ctx, 100*time.Millisecond)
+			continue
+		}
 		for key, value := range f.cfg.Held() { // what is there already is newer
 			if _, err := b.Update(ctx, key, value, 0); err != nil && !errors.Is(err, ErrConflict) {
 				return nil, err
 			}
 		}
+		return b, nil
 	}
+}
+
+// removeDeaf removes a bucket made a moment ago that is there and stores nothing, and reports
+// whether it is gone. All that could be in it is known here and is put into the next one.
+func (f *Follower) removeDeaf(ctx context.Context, b *Bucket) (gone bool, err error) {
+	failed := b.probe(ctx)
+	if !errors.Is(failed, ErrUnavailable) || ctx.Err() != nil {
+		return false, failed
+	}
+	if gone, err := b.Lost(ctx); err != nil || gone {
+		return gone, err
+	}
+	f.cfg.Log.Warn("a bucket was made while its server deleted the last one, and stores nothing; it is made again", slog.String("bucket", f.cfg.Name))
+	return true, b.remove(ctx)
+}
+
+// doubt looks whether a bucket made a moment ago stores what is written, after a write that was not
+// answered.
+func (f *Follower) doubt(ctx context.Context, b *Bucket) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.bucket.Store(b)
-	f.lost = false
-	return b, nil
+	young := time.Since(f.remade) < deafWithin
+	f.mu.Unlock()
+	if !young || !f.Current(b) {
+		return
+	}
+	if gone, err := f.removeDeaf(ctx, b); err == nil && gone {
+		_, _ = f.Lost(ctx, b) // the next call asks again
+	}
 }
 
 // Get returns a key's entry, empty when there is none, and the bucket that holds it. When the
@@ -279,6 +336,9 @@ func (f *Follower) Change(ctx context.Context, key string, fn func(value []byte)
 				return outcome(failed, err)
 			case err != nil:
 				failed = err
+				if errors.Is(err, ErrUnavailable) {
+					f.doubt(ctx, b)
+				}
 				continue
 			}
 		}

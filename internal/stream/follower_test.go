@@ -91,11 +91,13 @@ func (k *shelfkeeper) entry(key string) stream.Entry {
 // add puts a word to a key's. A server that does not answer in time is asked again.
 func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
 	for {
-		b, e, err := k.f.Get(ctx, key)
-		if err == nil {
-			_, err = b.Update(ctx, key, append(e.Value, word+" "...), e.Revision)
-		}
-		if ctx.Err() != nil || !errors.Is(err, stream.ErrConflict) && !errors.Is(err, stream.ErrUnavailable) {
+		err := k.f.Change(ctx, key, func(value []byte) ([]byte, bool, error) {
+			if strings.Contains(string(value), word+" ") { // an attempt that was not answered
+				return value, false, nil
+			}
+			return append(value, word+" "...), true, nil
+		}, func(b *stream.Bucket, _ stream.Entry) bool { return k.f.Current(b) })
+		if ctx.Err() != nil || !errors.Is(err, stream.ErrConflict) && !errors.Is(err, stream.ErrUnavailable) && !errors.Is(err, stream.ErrOutcomeUnknown) {
 			return err
 		}
 	}
