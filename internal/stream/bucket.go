@@ -147,14 +147,16 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
+// probeKey is not the form of any key: [escapeKey] writes no dot. Watches leave it out.
+const probeKey = "deltaplane.probe"
+
 // probe writes to the bucket, that a key is deleted which nobody can have. [ErrUnavailable] after 2
 // s without an answer: a healthy server has long answered.
 func (b *Bucket) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	const key = "deltaplane.probe" // no key is written with a dot
-	if err := b.kv.Delete(ctx, key); err != nil {
-		return b.fail("delete", key, err)
+	if err := b.kv.Delete(ctx, probeKey); err != nil {
+		return b.fail("delete", probeKey, err)
 	}
 	return nil
 }
@@ -237,6 +239,8 @@ func (b *Bucket) watchOnce(ctx context.Context, fn func(Entry) error) error {
 			case e == nil && !said: // too early, perhaps: a key that is written at that moment is not counted
 				said = true
 				last, err = b.newest(ctx)
+			case e != nil && e.Key() == probeKey:
+				seen = e.Revision()
 			case e != nil:
 				entry := Entry{Key: unescapeKey(e.Key()), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
 				if err := fn(entry); err != nil {

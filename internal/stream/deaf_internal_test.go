@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -103,3 +104,35 @@ func TestABucketThatWasNeverLostIsKeptWhenItStoresNothing(t *testing.T) {
 }
 
 func (f *Follower) keep(b *Bucket, _ Entry) bool { return f.Current(b) }
+
+func TestTheProbeOfABucketIsNoKey(t *testing.T) {
+	t.Parallel()
+	c := connected(t, Config{})
+	b, err := c.Bucket(t.Context(), "b", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.Entries(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("Entries: %v, %v", all, err)
+	}
+	end := errors.New("the end")
+	err = b.Watch(t.Context(), func(e Entry) error {
+		if e.Key != "" {
+			t.Errorf("the watch has %+v", e)
+		}
+		return end
+	})
+	if !errors.Is(err, end) {
+		t.Error(err)
+	}
+}
+
+func TestAClusterThatIsNotWholeYetIsUnavailable(t *testing.T) {
+	t.Parallel()
+	if err := named(&jetstream.APIError{Code: 400, ErrorCode: 10005}); !errors.Is(err, ErrUnavailable) {
+		t.Error(err)
+	}
+}

@@ -45,6 +45,9 @@ const (
 	codeStoreFailed = 10077
 )
 
+// codeNoPeers is the server's when not enough of its cluster are there, as at its start.
+const codeNoPeers = 10005
+
 // noRoom are the words by which the server says, with codeStoreFailed, that a message did not fit.
 var noRoom = []string{"no space left", "maximum bytes", "maximum messages", "quota", "insufficient", "resource"}
 
@@ -67,7 +70,7 @@ func named(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoJetStream, err)
 	case refused && full(answer):
 		return fmt.Errorf("%w: %w", ErrLogFull, err)
-	case refused && answer.Code >= 500,
+	case refused && (answer.Code >= 500 || answer.ErrorCode == codeNoPeers),
 		is(nats.ErrTimeout, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 			nats.ErrNoServers, nats.ErrConnectionDraining, context.DeadlineExceeded):
 		if is(nats.ErrReconnectBufExceeded) { // nothing is buffered here: this is how nats says that it is away
