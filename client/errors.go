@@ -52,6 +52,9 @@ var (
 	// ErrStopped: the [Producer] or [Puller] has stopped. What it was asked for was
 	// not done, or nobody can tell.
 	ErrStopped = errors.New("client: stopped")
+	// ErrDroppedFields: objects of the collection lack fields that the API server has, so that
+	// writing one back would remove them there.
+	ErrDroppedFields = errors.New("client: objects lack fields that a write would remove")
 	// ErrShutDown: somebody shut the session down.
 	ErrShutDown = errors.New("client: session was shut down")
 )

@@ -3,6 +3,9 @@ package client
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -211,6 +214,32 @@ type CollectionStatus struct {
 	FrozenSince time.Time
 	// LastError in following the log; empty when well.
 	LastError string
+	// Dropped is what the reflector leaves out of objects; nil while it is not known.
+	Dropped *DroppedFields
+}
+
+// DroppedFields are the fields that a collection's objects lack although the API server has them.
+type DroppedFields struct {
+	// Paths are sorted, such as "metadata.managedFields"; "\." is a dot inside a name.
+	Paths []string
+	// MetadataOnly: objects have kind, apiVersion and metadata alone.
+	MetadataOnly bool
+}
+
+// WriteBack returns nil when an object that lacks these fields may be written back whole, else an
+// error that names what the write would remove. The API server itself keeps managed fields.
+func (d *DroppedFields) WriteBack() error {
+	switch {
+	case d == nil:
+		return fmt.Errorf("%w: it is not known yet which", ErrDroppedFields)
+	case d.MetadataOnly:
+		return fmt.Errorf("%w: everything but metadata", ErrDroppedFields)
+	}
+	lost := slices.DeleteFunc(slices.Clone(d.Paths), func(path string) bool { return path == "metadata.managedFields" })
+	if len(lost) > 0 {
+		return fmt.Errorf("%w: %s", ErrDroppedFields, strings.Join(lost, ", "))
+	}
+	return nil
 }
 
 // Collections tells which collections the answering replica follows and how
@@ -226,6 +255,9 @@ func (x *Index) Collections(ctx context.Context) ([]CollectionStatus, error) {
 			Collection: c.GetCollection(), Cluster: c.GetCluster(), Group: c.GetGroup(), Version: c.GetVersion(), Resource: c.GetResource(),
 			Synced: c.GetSynced(), Bounds: fromBounds(c.GetRevision(), c.GetUpper()), Objects: c.GetObjects(), Quarantined: c.GetQuarantined(),
 			Lag: c.GetLagRecords(), LiveAt: moment(c.GetLiveAt()), Stale: c.GetStale(), FrozenSince: moment(c.GetFrozenSince()), LastError: c.GetLastError(),
+		}
+		if d := c.GetDropped(); d != nil {
+			all[i].Dropped = &DroppedFields{Paths: d.GetPaths(), MetadataOnly: d.GetMetadataOnly()}
 		}
 	}
 	return all, nil

@@ -41,6 +41,7 @@ const (
 	slotHint
 	slotLabel
 	slotNamed
+	slotDropped
 	slots
 
 	repeated = slotOwner
@@ -49,7 +50,7 @@ const (
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
 	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
-	HeaderNames,
+	HeaderNames, HeaderDropped,
 }
 
 // decoder reads header values and keeps the first fault.
@@ -176,6 +177,25 @@ func (d *decoder) scope() Scope {
 		return ClusterScoped
 	}
 	return ""
+}
+
+// dropped keeps no more paths than a spec may have.
+func (d *decoder) dropped() []string {
+	vs := d.all[slotDropped-repeated]
+	if len(vs) == 0 {
+		return nil
+	}
+	paths := make([]string, 0, min(len(vs), maxDroppedPaths))
+	for _, v := range vs[:min(len(vs), maxDroppedPaths)] {
+		path, err := unescapeText(v)
+		if err != nil {
+			d.fail(slotDropped, err.Error())
+		}
+		if path != nothingDropped {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }
 
 func (d *decoder) owners() []Owner {

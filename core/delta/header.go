@@ -36,7 +36,8 @@ const (
 	HeaderLabel     = "Dp-Label" // repeated: name=value
 	HeaderOverflow  = "Dp-Overflow"
 	HeaderScope     = "Dp-Scope"
-	HeaderNames     = "Dp-Names" // repeated: one name
+	HeaderNames     = "Dp-Names"   // repeated: one name
+	HeaderDropped   = "Dp-Dropped" // repeated: one path
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
 	HeaderDigest    = "Dp-Digest"
@@ -78,6 +79,7 @@ func (r *Record) Header() map[string][]string {
 	}
 	f.set(HeaderScope, string(r.Scope))
 	f.names(r)
+	f.dropped(r)
 	if r.Start != 0 {
 		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
 	}
@@ -144,6 +146,20 @@ func (f *fields) names(r *Record) {
 	begin := len(f.values)
 	f.values = append(f.values, OtherNames(r.Collection.Resource, r.Names...)...)
 	f.end(HeaderNames, begin)
+}
+
+func (f *fields) dropped(r *Record) {
+	if r.Dropped == nil {
+		return
+	}
+	begin := len(f.values)
+	for _, path := range r.Dropped {
+		f.values = append(f.values, escapeText(path))
+	}
+	if len(r.Dropped) == 0 {
+		f.values = append(f.values, nothingDropped)
+	}
+	f.end(HeaderDropped, begin)
 }
 
 func (f *fields) pairs(header string, m map[string][]string) {

@@ -160,6 +160,10 @@ type Record struct {
 	// says (KindSynced and KindLiveness). They are as [OtherNames] returns them. Logs of older
 	// versions have none.
 	Names []string
+	// Dropped are the paths of the fields that the source's spec leaves out of every object
+	// ([EverythingButMetadata] for all but metadata), on KindSynced and KindLiveness. It is nil where
+	// nobody says, as in logs of older versions, and empty where nothing is left out.
+	Dropped []string
 	// Start is the first sequence of the term, which is that of its first fence record (KindTerm
 	// only).
 	Start uint64

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,17 +23,31 @@ var ErrPoison = errors.New("kube: object cannot be read")
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // Transform says what is taken out of an object before it is stored, and what is read from it for
-// the message headers. The zero value strips metadata.managedFields and the last-applied
-// annotation.
+// the message headers. The zero value strips metadata.managedFields, which a server keeps when an
+// object is written back without.
 type Transform struct {
-	// KeepManagedFields and KeepLastApplied switch the defaults off.
-	KeepManagedFields, KeepLastApplied bool
+	// KeepManagedFields leaves metadata.managedFields in. DropLastApplied takes kubectl's
+	// last-applied annotation out; writing such an object back removes it.
+	KeepManagedFields, DropLastApplied bool
 	// Drop names further fields by path, such as "status.images"; "\." is a dot inside a name.
 	Drop []string
 	// Hints are index hints by name: the path of the value.
 	Hints map[string]string
 	// Labels are the labels to carry in headers.
 	Labels []string
+}
+
+// Dropped are the paths of the fields that objects of the transform lack; never nil.
+func (t *Transform) Dropped() []string {
+	paths := slices.Clone(t.Drop)
+	if !t.KeepManagedFields {
+		paths = append(paths, delta.ManagedFields)
+	}
+	if t.DropLastApplied {
+		paths = append(paths, delta.LastApplied)
+	}
+	slices.Sort(paths)
+	return slices.Compact(append([]string{}, paths...))
 }
 
 // Normalize turns an object as the API server sent it into the canonical payload: kind and
@@ -235,7 +250,7 @@ func (in *reading) metadata() error {
 		case "labels":
 			in.labels = v
 		case "annotations":
-			if !in.t.KeepLastApplied && bytes.Contains(v, []byte(lastApplied)) {
+			if in.t.DropLastApplied && bytes.Contains(v, []byte(lastApplied)) {
 				err = in.cut.annotation(v, in.Offset()-len(v))
 			}
 		}

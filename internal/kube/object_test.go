@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestNormalizeStripsAndKeepsEverythingElseByteForByte(t *testing.T) {
 			"{\"kind\":\"Pod\",\"apiVersion\":\"v1\", \"metadata\" : { " + head + " } }",
 		},
 	} {
-		var tr kube.Transform
+		tr := kube.Transform{DropLastApplied: true}
 		raw := []byte(row.in)
 		got, err := tr.Normalize(raw, podResource)
 		if err != nil || string(got.Payload) != row.want {
@@ -111,13 +112,41 @@ func TestObjectsThatCannotBeReadAreNamedAsFarAsPossible(t *testing.T) {
 	}
 }
 
+func TestWhatIsReadMayBeWrittenBackByDefault(t *testing.T) {
+	t.Parallel()
+	const head = `"name":"a","namespace":"default","uid":"u","resourceVersion":"7","annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}`
+	raw := `{"kind":"Pod","apiVersion":"v1","metadata":{` + head + `,"managedFields":[{"manager":"m"}]},"spec":{"x":1}}`
+	for _, row := range []struct {
+		tr      kube.Transform
+		want    string
+		dropped []string
+	}{
+		{kube.Transform{}, `{"kind":"Pod","apiVersion":"v1","metadata":{` + head + `},"spec":{"x":1}}`, []string{delta.ManagedFields}},
+		{kube.Transform{KeepManagedFields: true}, raw, []string{}},
+		{kube.Transform{KeepManagedFields: true, Drop: []string{"spec.x"}}, strings.Replace(raw, `{"x":1}`, `{}`, 1), []string{"spec.x"}},
+		{
+			kube.Transform{DropLastApplied: true, Drop: []string{"spec"}},
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"u","resourceVersion":"7","annotations":{}}}`,
+			[]string{delta.LastApplied, delta.ManagedFields, "spec"},
+		},
+	} {
+		got, err := row.tr.Normalize([]byte(raw), podResource)
+		if err != nil || string(got.Payload) != row.want {
+			t.Errorf("%+v:\n got %s (%v)\nwant %s", row.tr, got.Payload, err, row.want)
+		}
+		if got := row.tr.Dropped(); got == nil || !slices.Equal(got, row.dropped) {
+			t.Errorf("%+v says that it drops %q, want %q", row.tr, got, row.dropped)
+		}
+	}
+}
+
 // Whatever is taken in is valid JSON that means the same as what came, less what was stripped.
 func FuzzNormalize(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","resourceVersion":"7","managedFields":[{}],"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"\\"}},"a":[1,"]"]}`))
 	f.Add([]byte(`{"metadata":{"annotations":{},"name":"a","resourceVersion":"1"},"metadata":{"name":"b","resourceVersion":"2"}}`))
 	f.Add([]byte("{\"kind\":\"Pod\",\"metadata\":{\"name\":\"\\u0061\",\"resourceVersion\":\"1\"}}\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		var tr kube.Transform
+		tr := kube.Transform{DropLastApplied: true}
 		o, err := tr.Normalize(raw, podResource)
 		if err != nil {
 			return

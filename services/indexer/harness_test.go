@@ -47,6 +47,8 @@ type world struct {
 
 	scope delta.Scope // in synced records
 	names []string    // likewise
+	// dropped is what its synced records say that objects lack.
+	dropped []string
 }
 
 func newWorld(t testing.TB) *world {
@@ -127,7 +129,7 @@ func (w *world) stamp(records []delta.Record) []delta.Record {
 func (w *world) sync(t testing.TB) {
 	t.Helper()
 	w.rv++
-	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope, Names: w.names})
+	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope, Names: w.names, Dropped: w.dropped})
 }
 
 func write(t testing.TB, w *stream.Writer, records ...delta.Record) {

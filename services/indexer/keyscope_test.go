@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -162,4 +163,38 @@ func TestListCollectionsTellsWhatElseAResourceIsCalled(t *testing.T) {
 	w.names = []string{"po"}
 	w.sync(t)
 	told("said by the new epoch", "po")
+}
+
+func TestListCollectionsTellsWhatObjectsLack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t)
+	r := w.index(t, nil)
+	told := func(what string, want *indexv1.DroppedFields) {
+		t.Helper()
+		w.caughtUp(t, r)
+		resp, err := r.ListCollections(t.Context(), &indexv1.ListCollectionsRequest{})
+		if err != nil || len(resp.GetCollections()) != 1 {
+			t.Fatalf("ListCollections: %v, %v", resp, err)
+		}
+		if got := resp.GetCollections()[0].GetDropped(); !proto.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%s: ListCollections tells %v, want %v", what, got, want)
+		}
+	}
+	told("before anybody has said", nil)
+	w.dropped = []string{delta.ManagedFields, "status.images"}
+	w.sync(t)
+	told("said by the log", &indexv1.DroppedFields{Paths: w.dropped})
+	w.dropped = []string{}
+	w.sync(t)
+	told("a spec that leaves nothing out", &indexv1.DroppedFields{})
+	w.dropped = []string{delta.EverythingButMetadata, delta.ManagedFields}
+	w.sync(t)
+	told("a mirror of metadata", &indexv1.DroppedFields{Paths: []string{delta.ManagedFields}, MetadataOnly: true})
+	w.dropped = nil
+	w.sync(t)
+	told("an older reflector says nothing", &indexv1.DroppedFields{Paths: []string{delta.ManagedFields}, MetadataOnly: true})
+	w.w = w.lead(t, pods, true)
+	w.sync(t)
+	told("a new epoch of which nobody has said", nil)
 }

@@ -105,7 +105,7 @@ func fromProto(p *reflectorv1.ReflectionSpec) Resource {
 		Scope:      kube.Scope{Namespace: p.GetNamespace(), LabelSelector: p.GetLabelSelector(), FieldSelector: p.GetFieldSelector()},
 		Namespaces: p.GetNamespaces(),
 		Transform: kube.Transform{
-			KeepManagedFields: p.GetKeepManagedFields(), KeepLastApplied: p.GetKeepLastApplied(), Drop: p.GetDropFields(),
+			KeepManagedFields: p.GetKeepManagedFields(), DropLastApplied: p.GetDropLastApplied(), Drop: p.GetDropFields(),
 			Hints: p.GetHints(), Labels: p.GetLabels(),
 		},
 	}
@@ -119,7 +119,7 @@ func (r Resource) proto() *reflectorv1.ReflectionSpec {
 	return &reflectorv1.ReflectionSpec{
 		Cluster: r.Cluster, Resource: r.Name, MetadataOnly: r.MetadataOnly,
 		Namespace: r.Scope.Namespace, Namespaces: r.Namespaces, LabelSelector: r.Scope.LabelSelector, FieldSelector: r.Scope.FieldSelector,
-		DropFields: slices.Clone(t.Drop), KeepManagedFields: t.KeepManagedFields, KeepLastApplied: t.KeepLastApplied,
+		DropFields: slices.Clone(t.Drop), KeepManagedFields: t.KeepManagedFields, DropLastApplied: t.DropLastApplied,
 		Hints: maps.Clone(t.Hints), Labels: slices.Clone(t.Labels),
 	}
 }

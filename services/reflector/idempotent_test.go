@@ -30,7 +30,7 @@ func TestAnObjectDeliveredTwiceIsTransformedToTheSame(t *testing.T) {
 		w.hold()
 	}
 	cfg := streaming()
-	cfg.Resources[0].Transform = kube.Transform{Drop: []string{"status.images", "spec.drop"}}
+	cfg.Resources[0].Transform = kube.Transform{DropLastApplied: true, Drop: []string{"status.images", "spec.drop"}}
 	m := mirrored(t, a, cfg)
 	m.until(t, "the bookmark", func() bool { return m.revision().RV == "20" })
 	if n := len(m.kinds(delta.KindDelta)); n != 2 {

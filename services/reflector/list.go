@@ -183,7 +183,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 		s.p.lists = append(s.p.lists, doubts)
 		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
-		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now, Scope: s.r.scope(), Names: s.r.names})
+		st.Control(s.r.describe(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now}))
 	})
 	if !agreed {
 		s.r.slog.LogAttrs(ctx, slog.LevelError, "the digest of the log went wrong: its records have none until somebody else leads")

@@ -272,8 +272,7 @@ func (p *publisher) beat(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	rec := delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard}
-	rec.Scope, rec.Names = p.r.scope(), p.r.names
+	rec := p.r.describe(delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard})
 	p.stage.Tell(&rec)
 	open, heard := p.open, p.heard
 	p.mu.Unlock()

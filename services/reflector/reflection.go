@@ -61,6 +61,12 @@ func (r *reflection) scope() delta.Scope {
 	return delta.ClusterScoped
 }
 
+// describe adds to a control record what the source says of the collection as a whole.
+func (r *reflection) describe(rec delta.Record) delta.Record {
+	rec.Scope, rec.Names, rec.Dropped = r.scope(), r.names, r.want.dropped()
+	return rec
+}
+
 // fail reports one failure: log, metric, state. The log gets a warning when the reason is another
 // than before, not for every attempt.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
@@ -226,20 +227,29 @@ func (r Resource) complete() Resource {
 	return r
 }
 
+// dropped are the paths of the fields that the log's objects lack, for its readers.
+func (r Resource) dropped() []string {
+	if r.MetadataOnly {
+		return append(r.Transform.Dropped(), delta.EverythingButMetadata)
+	}
+	return r.Transform.Dropped()
+}
+
 func ordered(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
 
 // form is what decides which objects are in the log, and what a record holds of one.
 type form struct {
-	Namespace       string            `json:"namespace,omitempty"`
-	Namespaces      []string          `json:"namespaces,omitempty"`
-	LabelSelector   string            `json:"label_selector,omitempty"`
-	FieldSelector   string            `json:"field_selector,omitempty"`
-	MetadataOnly    bool              `json:"metadata_only,omitempty"`
-	Drop            []string          `json:"drop_fields,omitempty"`
-	KeepManaged     bool              `json:"keep_managed_fields,omitempty"`
-	KeepLastApplied bool              `json:"keep_last_applied,omitempty"`
-	Hints           map[string]string `json:"hints,omitempty"`
-	Labels          []string          `json:"labels,omitempty"`
+	Namespace     string   `json:"namespace,omitempty"`
+	Namespaces    []string `json:"namespaces,omitempty"`
+	LabelSelector string   `json:"label_selector,omitempty"`
+	FieldSelector string   `json:"field_selector,omitempty"`
+	MetadataOnly  bool     `json:"metadata_only,omitempty"`
+	Drop          []string `json:"drop_fields,omitempty"`
+	KeepManaged   bool     `json:"keep_managed_fields,omitempty"`
+	// LastApplied is always written: a spec without it is of a version that dropped it by default.
+	LastApplied bool              `json:"last_applied"`
+	Hints       map[string]string `json:"hints,omitempty"`
+	Labels      []string          `json:"labels,omitempty"`
 }
 
 // longFingerprint is the length from which a hash replaces the rest: every renewal of a lease
@@ -255,7 +265,7 @@ func (r Resource) fingerprint() string {
 	f := form{
 		Namespace: r.Scope.Namespace, Namespaces: r.Namespaces,
 		LabelSelector: canonicalLabels(r.Scope.LabelSelector), FieldSelector: canonicalFields(r.Scope.FieldSelector),
-		MetadataOnly: r.MetadataOnly, Drop: t.Drop, KeepManaged: t.KeepManagedFields, KeepLastApplied: t.KeepLastApplied,
+		MetadataOnly: r.MetadataOnly, Drop: t.Drop, KeepManaged: t.KeepManagedFields, LastApplied: !t.DropLastApplied,
 		Hints: t.Hints, Labels: t.Labels,
 	}
 	var b bytes.Buffer

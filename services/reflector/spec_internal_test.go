@@ -41,7 +41,7 @@ func TestFingerprintsAreEqualExactlyForEqualSpecs(t *testing.T) {
 		{Name: "pods", MetadataOnly: true},
 		{Name: "pods", Transform: kube.Transform{Drop: []string{"spec"}}},
 		{Name: "pods", Transform: kube.Transform{KeepManagedFields: true}},
-		{Name: "pods", Transform: kube.Transform{KeepLastApplied: true}},
+		{Name: "pods", Transform: kube.Transform{DropLastApplied: true}},
 		{Name: "pods", Transform: kube.Transform{Hints: map[string]string{"node": "spec.node"}}},
 		{Name: "pods", Transform: kube.Transform{Labels: []string{"a"}}},
 	} {

@@ -24,7 +24,7 @@ func TestEveryFieldOfASpecCounts(t *testing.T) {
 	c := dial(t, svc)
 	resp := add(t, c, &reflectorv1.ReflectionSpec{
 		Resource: "configmaps", Namespace: "web", LabelSelector: "team=a", FieldSelector: "metadata.name!=x", DropFields: []string{"data.secret"},
-		KeepManagedFields: true, KeepLastApplied: true, Hints: map[string]string{"owner": "data.owner"}, Labels: []string{"team"},
+		KeepManagedFields: true, Hints: map[string]string{"owner": "data.owner"}, Labels: []string{"team"},
 	})
 	if !resp.GetAdded() {
 		t.Errorf("AddReflection() = %v", resp)

@@ -61,12 +61,6 @@ func apiObjects(ctx context.Context, x *Target, path, apiVersion, kind string) (
 		item["apiVersion"], item["kind"] = apiVersion, kind
 		metadata := item["metadata"].(map[string]any)
 		delete(metadata, "managedFields")
-		if annotations, ok := metadata["annotations"].(map[string]any); ok {
-			delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
-			if len(annotations) == 0 {
-				delete(metadata, "annotations")
-			}
-		}
 		key := fmt.Sprint(metadata["name"])
 		if namespace, ok := metadata["namespace"]; ok {
 			key = fmt.Sprint(namespace, "/", key)

@@ -9,14 +9,16 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-// discovered is what the source's discovery says of a collection's resource, as
-// the log has it in one epoch: a definition that is made again with another
+// discovered is what the source's discovery, and the reflector's spec, say of a collection's
+// resource, as the log has it in one epoch: a definition that is made again with another
 // scope begins a new one. Checkpoints hold none of it, the reflector says it
 // again with every sign of life.
 type discovered struct {
 	epoch uint64 // the reader's
 	scope atomic.Pointer[delta.Scope]
 	names atomic.Pointer[[]string]
+	// dropped is what the reflector's spec leaves out of objects.
+	dropped atomic.Pointer[[]string]
 }
 
 // note takes what a record says. It does not keep the record for it, nor the
@@ -26,6 +28,7 @@ func (d *discovered) note(r *delta.Record) {
 		d.epoch = r.Epoch
 		d.scope.Store(nil)
 		d.names.Store(nil)
+		d.dropped.Store(nil)
 	}
 	if r.Epoch != d.epoch {
 		return
@@ -34,13 +37,33 @@ func (d *discovered) note(r *delta.Record) {
 		scope := r.Scope
 		d.scope.Store(&scope)
 	}
-	if len(r.Names) > 0 && !slices.Equal(d.otherNames(), r.Names) {
-		names := make([]string, len(r.Names))
-		for i, name := range r.Names {
-			names[i] = strings.Clone(name)
-		}
-		d.names.Store(&names)
+	if len(r.Names) > 0 {
+		replace(&d.names, r.Names)
 	}
+	if r.Dropped != nil {
+		replace(&d.dropped, r.Dropped)
+	}
+}
+
+// replace stores a copy of texts that are parts of a message, unless they are known.
+func replace(known *atomic.Pointer[[]string], texts []string) {
+	if have := known.Load(); have != nil && slices.Equal(*have, texts) {
+		return
+	}
+	copied := make([]string, len(texts))
+	for i, text := range texts {
+		copied[i] = strings.Clone(text)
+	}
+	known.Store(&copied)
+}
+
+// Dropped are the paths of the fields that objects lack, as [delta.Record] has them; nil while
+// nobody has said.
+func (c *Collection) Dropped() []string {
+	if paths := c.known.dropped.Load(); paths != nil {
+		return *paths
+	}
+	return nil
 }
 
 // otherNames are what the resource is called beside its plural, if anybody has

@@ -30,6 +30,9 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 			WarmStart: c.Warm(), Watchers: watch.Watching(c), Scope: scopes[c.Scope(snap)],
 			Names: c.OtherNames(), Unknown: c.Unknown(),
 		}
+		if paths := c.Dropped(); paths != nil {
+			status.Dropped = dropped(paths)
+		}
 		if c.Compacting() {
 			status.Tier = indexv1.Tier_TIER_COMPACT
 		}
@@ -46,4 +49,16 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 
 var scopes = map[delta.Scope]indexv1.KeyScope{
 	delta.Namespaced: indexv1.KeyScope_KEY_SCOPE_NAMESPACED, delta.ClusterScoped: indexv1.KeyScope_KEY_SCOPE_CLUSTER,
+}
+
+func dropped(paths []string) *indexv1.DroppedFields {
+	out := &indexv1.DroppedFields{}
+	for _, path := range paths {
+		if path == delta.EverythingButMetadata {
+			out.MetadataOnly = true
+			continue
+		}
+		out.Paths = append(out.Paths, path)
+	}
+	return out
 }

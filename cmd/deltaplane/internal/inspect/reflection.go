@@ -136,7 +136,7 @@ spec, needs the cluster under a second name; see deltaplane serve reflector --he
 	flags.BoolVar(&spec.MetadataOnly, "metadata-only", false, "mirror metadata, no spec and no status")
 	flags.StringArrayVar(&spec.DropFields, "drop-field", nil, "take the field at this `path` out of each object; may be repeated")
 	flags.BoolVar(&spec.KeepManagedFields, "keep-managed-fields", false, "leave metadata.managedFields in")
-	flags.BoolVar(&spec.KeepLastApplied, "keep-last-applied", false, "leave kubectl's last-applied-configuration in")
+	flags.BoolVar(&spec.DropLastApplied, "drop-last-applied", false, "take kubectl's last-applied-configuration out; objects cannot be written back then")
 	flags.StringToStringVar(&spec.Hints, "hint", nil, "index hints in the headers of records, as `name=path`")
 	flags.StringSliceVar(&spec.Labels, "header-label", nil, "labels in the headers of records, by `name`")
 	flags.BoolVar(&unserved, "unserved", false, "add a resource that the API server does not serve yet, such as that of a CustomResourceDefinition to come")

@@ -170,7 +170,7 @@ func formText(s *reflectorv1.ReflectionSpec) string {
 	for _, p := range []struct {
 		on   bool
 		text string
-	}{{s.GetMetadataOnly(), "metadata only"}, {s.GetKeepManagedFields(), "with managedFields"}, {s.GetKeepLastApplied(), "with last-applied"}} {
+	}{{s.GetMetadataOnly(), "metadata only"}, {s.GetKeepManagedFields(), "with managedFields"}, {s.GetDropLastApplied(), "without last-applied"}} {
 		if p.on {
 			parts = append(parts, p.text)
 		}

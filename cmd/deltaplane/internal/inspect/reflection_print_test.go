@@ -66,8 +66,8 @@ func TestASpecIsNamedWithItsForm(t *testing.T) {
 		"pods (namespaces a b)": {Resource: "pods", Namespaces: []string{"a", "b"}},
 		"pods (namespaces a b c d e and 2 more, metadata only)": {Resource: "pods", Namespaces: []string{"a", "b", "c", "d", "e", "f", "g"}, MetadataOnly: true},
 		"b/pods.v1 (labels a in (b))":                           {Cluster: "b", Resource: "pods.v1", LabelSelector: "a in (b)"},
-		"x (fields f=1, hints node, with managedFields, with last-applied)": {
-			Resource: "x", FieldSelector: "f=1", Hints: map[string]string{"node": "spec.nodeName"}, KeepManagedFields: true, KeepLastApplied: true,
+		"x (fields f=1, hints node, with managedFields, without last-applied)": {
+			Resource: "x", FieldSelector: "f=1", Hints: map[string]string{"node": "spec.nodeName"}, KeepManagedFields: true, DropLastApplied: true,
 		},
 	} {
 		if got := specText(s); got != want {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
+	"github.com/deltaplane/deltaplane/core/delta"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
@@ -135,7 +137,7 @@ func (f *flow) print(out io.Writer) error {
 			show.Dash(r.GetRevision().GetResourceVersion()), r.GetObjects(), r.GetLag().AsDuration().Round(10*time.Microsecond),
 			r.GetPending(), r.GetRelists(), r.GetQuarantinedTotal(), show.Dash(r.GetLastError()))
 	}
-	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tMEMORY\tTIER\tWATCHERS\tQUARANTINED\tERROR")
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tMEMORY\tTIER\tWATCHERS\tLACKS\tQUARANTINED\tERROR")
 	if f.indexError != nil {
 		fmt.Fprintf(t, "-\tunreachable: %s\n", oneLine(f.indexError))
 	}
@@ -144,9 +146,9 @@ func (f *flow) print(out io.Writer) error {
 		if c.GetLiveAt() != nil {
 			heard = show.ShortDuration(time.Since(c.GetLiveAt().AsTime())) + " ago"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%d\t%s\n", c.GetCollection(), collectionState(c),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%s\t%d\t%s\n", c.GetCollection(), collectionState(c),
 			show.Dash(c.GetRevision().GetResourceVersion()), c.GetObjects(), c.GetLagRecords(), heard, c.GetBytes(),
-			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), c.GetQuarantined(), show.Dash(collectionError(c)))
+			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), lacks(c), c.GetQuarantined(), show.Dash(collectionError(c)))
 	}
 	fmt.Fprintln(t, "\n"+show.QueueHeader)
 	if f.queueError != nil {
@@ -165,6 +167,20 @@ func collectionError(c *indexv1.CollectionStatus) string {
 		return c.GetLastError()
 	}
 	return "passes over what a later build writes: " + strings.Join(c.GetUnknown(), ", ")
+}
+
+// lacks are the fields that objects lack and that a write of one would remove at the API server.
+func lacks(c *indexv1.CollectionStatus) string {
+	d := c.GetDropped()
+	if d == nil {
+		return "?"
+	}
+	if d.GetMetadataOnly() {
+		return "all but metadata"
+	}
+	return show.Dash(strings.Join(slices.DeleteFunc(slices.Clone(d.GetPaths()), func(path string) bool {
+		return path == delta.ManagedFields
+	}), ","))
 }
 
 func collectionState(c *indexv1.CollectionStatus) string {

@@ -3099,7 +3099,12 @@ type CollectionStatus struct {
 	Names []string `protobuf:"bytes,25,rep,name=names,proto3" json:"names,omitempty"`
 	// What of the log this replica's build does not know and passes over, such as `kind "x"` or
 	// `reason "y"`; at most 16. It is harmless, and shows that the reflector's build is a later one.
-	Unknown       []string `protobuf:"bytes,26,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown []string `protobuf:"bytes,26,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	// What the reflector's spec leaves out of every object. An object that lacks more than
+	// metadata.managedFields, which an API server keeps, must not be written back whole: the write
+	// would remove what is not here. Left out while nobody has said: the log was written by an older
+	// version, or this replica has read a checkpoint and not heard the reflector since.
+	Dropped       *DroppedFields `protobuf:"bytes,27,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3316,6 +3321,69 @@ func (x *CollectionStatus) GetUnknown() []string {
 	return nil
 }
 
+func (x *CollectionStatus) GetDropped() *DroppedFields {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+// DroppedFields are the fields that a collection's objects lack, although the source has them.
+type DroppedFields struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Paths, sorted, such as "metadata.managedFields" or "status.images"; "\." is a dot inside a
+	// name.
+	Paths []string `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
+	// Objects have kind, apiVersion and metadata alone, as PartialObjectMetadata.
+	MetadataOnly  bool `protobuf:"varint,2,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DroppedFields) Reset() {
+	*x = DroppedFields{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DroppedFields) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DroppedFields) ProtoMessage() {}
+
+func (x *DroppedFields) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DroppedFields.ProtoReflect.Descriptor instead.
+func (*DroppedFields) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DroppedFields) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *DroppedFields) GetMetadataOnly() bool {
+	if x != nil {
+		return x.MetadataOnly
+	}
+	return false
+}
+
 // ListCollectionsResponse lists collections.
 type ListCollectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3329,7 +3397,7 @@ type ListCollectionsResponse struct {
 
 func (x *ListCollectionsResponse) Reset() {
 	*x = ListCollectionsResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3409,7 @@ func (x *ListCollectionsResponse) String() string {
 func (*ListCollectionsResponse) ProtoMessage() {}
 
 func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3422,7 @@ func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListCollectionsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListCollectionsResponse) GetCollections() []*CollectionStatus {
@@ -3384,7 +3452,7 @@ type WaitForRevisionRequest struct {
 
 func (x *WaitForRevisionRequest) Reset() {
 	*x = WaitForRevisionRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3464,7 @@ func (x *WaitForRevisionRequest) String() string {
 func (*WaitForRevisionRequest) ProtoMessage() {}
 
 func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3477,7 @@ func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WaitForRevisionRequest) GetRevisions() []*v1.CollectionRevision {
@@ -3437,7 +3505,7 @@ type WaitForRevisionResponse struct {
 
 func (x *WaitForRevisionResponse) Reset() {
 	*x = WaitForRevisionResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3517,7 @@ func (x *WaitForRevisionResponse) String() string {
 func (*WaitForRevisionResponse) ProtoMessage() {}
 
 func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3530,7 @@ func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WaitForRevisionResponse) GetRevisions() []*v1.CollectionRevision {
@@ -3525,7 +3593,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3537,7 +3605,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3550,7 +3618,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchRequest) GetCollection() string {
@@ -3713,7 +3781,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3793,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3806,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetType() v1.DeltaType {
@@ -3799,7 +3867,7 @@ type InitialStateEnd struct {
 
 func (x *InitialStateEnd) Reset() {
 	*x = InitialStateEnd{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3879,7 @@ func (x *InitialStateEnd) String() string {
 func (*InitialStateEnd) ProtoMessage() {}
 
 func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3892,7 @@ func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialStateEnd.ProtoReflect.Descriptor instead.
 func (*InitialStateEnd) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
 }
 
 // Bookmark carries nothing but the position and the revision of its answer.
@@ -3836,7 +3904,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +3916,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +3929,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
 }
 
 // Gap says that changes between the resume position and now can no longer be told one by one. The
@@ -3876,7 +3944,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3888,7 +3956,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3901,7 +3969,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Gap) GetReason() string {
@@ -3925,7 +3993,7 @@ type Lagging struct {
 
 func (x *Lagging) Reset() {
 	*x = Lagging{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4005,7 @@ func (x *Lagging) String() string {
 func (*Lagging) ProtoMessage() {}
 
 func (x *Lagging) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4018,7 @@ func (x *Lagging) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lagging.ProtoReflect.Descriptor instead.
 func (*Lagging) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Lagging) GetFrozenSince() *timestamppb.Timestamp {
@@ -3974,7 +4042,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4054,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4067,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -4047,7 +4115,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4059,7 +4127,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4072,7 +4140,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchResponse) GetKind() isWatchResponse_Kind {
@@ -4222,7 +4290,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4234,7 +4302,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4247,7 +4315,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{43}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QueryRequest) GetTag() uint64 {
@@ -4457,7 +4525,7 @@ type QueryError struct {
 
 func (x *QueryError) Reset() {
 	*x = QueryError{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4469,7 +4537,7 @@ func (x *QueryError) String() string {
 func (*QueryError) ProtoMessage() {}
 
 func (x *QueryError) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4482,7 +4550,7 @@ func (x *QueryError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryError.ProtoReflect.Descriptor instead.
 func (*QueryError) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{44}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *QueryError) GetCode() int32 {
@@ -4553,7 +4621,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4633,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4646,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{45}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *QueryResponse) GetTag() uint64 {
@@ -5010,7 +5078,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\x123\n" +
 	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
 	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x18\n" +
-	"\x16ListCollectionsRequest\"\xa6\a\n" +
+	"\x16ListCollectionsRequest\"\xe4\a\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5043,7 +5111,11 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\alagging\x18\x17 \x01(\bR\alagging\x12=\n" +
 	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\x12\x14\n" +
 	"\x05names\x18\x19 \x03(\tR\x05names\x12\x18\n" +
-	"\aunknown\x18\x1a \x03(\tR\aunknown\"|\n" +
+	"\aunknown\x18\x1a \x03(\tR\aunknown\x12<\n" +
+	"\adropped\x18\x1b \x01(\v2\".deltaplane.index.v1.DroppedFieldsR\adropped\"J\n" +
+	"\rDroppedFields\x12\x14\n" +
+	"\x05paths\x18\x01 \x03(\tR\x05paths\x12#\n" +
+	"\rmetadata_only\x18\x02 \x01(\bR\fmetadataOnly\"|\n" +
 	"\x17ListCollectionsResponse\x12G\n" +
 	"\vcollections\x18\x01 \x03(\v2%.deltaplane.index.v1.CollectionStatusR\vcollections\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\"\x94\x01\n" +
@@ -5214,7 +5286,7 @@ func file_deltaplane_index_v1_index_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(View)(0),                           // 0: deltaplane.index.v1.View
 	(IndexerState)(0),                   // 1: deltaplane.index.v1.IndexerState
@@ -5253,191 +5325,193 @@ var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(*CountResponse)(nil),               // 34: deltaplane.index.v1.CountResponse
 	(*ListCollectionsRequest)(nil),      // 35: deltaplane.index.v1.ListCollectionsRequest
 	(*CollectionStatus)(nil),            // 36: deltaplane.index.v1.CollectionStatus
-	(*ListCollectionsResponse)(nil),     // 37: deltaplane.index.v1.ListCollectionsResponse
-	(*WaitForRevisionRequest)(nil),      // 38: deltaplane.index.v1.WaitForRevisionRequest
-	(*WaitForRevisionResponse)(nil),     // 39: deltaplane.index.v1.WaitForRevisionResponse
-	(*WatchRequest)(nil),                // 40: deltaplane.index.v1.WatchRequest
-	(*Event)(nil),                       // 41: deltaplane.index.v1.Event
-	(*InitialStateEnd)(nil),             // 42: deltaplane.index.v1.InitialStateEnd
-	(*Bookmark)(nil),                    // 43: deltaplane.index.v1.Bookmark
-	(*Gap)(nil),                         // 44: deltaplane.index.v1.Gap
-	(*Lagging)(nil),                     // 45: deltaplane.index.v1.Lagging
-	(*Events)(nil),                      // 46: deltaplane.index.v1.Events
-	(*WatchResponse)(nil),               // 47: deltaplane.index.v1.WatchResponse
-	(*QueryRequest)(nil),                // 48: deltaplane.index.v1.QueryRequest
-	(*QueryError)(nil),                  // 49: deltaplane.index.v1.QueryError
-	(*QueryResponse)(nil),               // 50: deltaplane.index.v1.QueryResponse
-	nil,                                 // 51: deltaplane.index.v1.WatchRequest.KnownEntry
-	nil,                                 // 52: deltaplane.index.v1.QueryError.MetadataEntry
-	nil,                                 // 53: deltaplane.index.v1.QueryError.FieldViolationsEntry
-	(*v1.Revision)(nil),                 // 54: deltaplane.delta.v1.Revision
-	(*durationpb.Duration)(nil),         // 55: google.protobuf.Duration
-	(v1.Encoding)(0),                    // 56: deltaplane.delta.v1.Encoding
-	(*fieldmaskpb.FieldMask)(nil),       // 57: google.protobuf.FieldMask
-	(*v1.CollectionRevision)(nil),       // 58: deltaplane.delta.v1.CollectionRevision
-	(*v1.Position)(nil),                 // 59: deltaplane.delta.v1.Position
-	(*timestamppb.Timestamp)(nil),       // 60: google.protobuf.Timestamp
-	(v1.DeltaType)(0),                   // 61: deltaplane.delta.v1.DeltaType
-	(v1.DeleteReason)(0),                // 62: deltaplane.delta.v1.DeleteReason
+	(*DroppedFields)(nil),               // 37: deltaplane.index.v1.DroppedFields
+	(*ListCollectionsResponse)(nil),     // 38: deltaplane.index.v1.ListCollectionsResponse
+	(*WaitForRevisionRequest)(nil),      // 39: deltaplane.index.v1.WaitForRevisionRequest
+	(*WaitForRevisionResponse)(nil),     // 40: deltaplane.index.v1.WaitForRevisionResponse
+	(*WatchRequest)(nil),                // 41: deltaplane.index.v1.WatchRequest
+	(*Event)(nil),                       // 42: deltaplane.index.v1.Event
+	(*InitialStateEnd)(nil),             // 43: deltaplane.index.v1.InitialStateEnd
+	(*Bookmark)(nil),                    // 44: deltaplane.index.v1.Bookmark
+	(*Gap)(nil),                         // 45: deltaplane.index.v1.Gap
+	(*Lagging)(nil),                     // 46: deltaplane.index.v1.Lagging
+	(*Events)(nil),                      // 47: deltaplane.index.v1.Events
+	(*WatchResponse)(nil),               // 48: deltaplane.index.v1.WatchResponse
+	(*QueryRequest)(nil),                // 49: deltaplane.index.v1.QueryRequest
+	(*QueryError)(nil),                  // 50: deltaplane.index.v1.QueryError
+	(*QueryResponse)(nil),               // 51: deltaplane.index.v1.QueryResponse
+	nil,                                 // 52: deltaplane.index.v1.WatchRequest.KnownEntry
+	nil,                                 // 53: deltaplane.index.v1.QueryError.MetadataEntry
+	nil,                                 // 54: deltaplane.index.v1.QueryError.FieldViolationsEntry
+	(*v1.Revision)(nil),                 // 55: deltaplane.delta.v1.Revision
+	(*durationpb.Duration)(nil),         // 56: google.protobuf.Duration
+	(v1.Encoding)(0),                    // 57: deltaplane.delta.v1.Encoding
+	(*fieldmaskpb.FieldMask)(nil),       // 58: google.protobuf.FieldMask
+	(*v1.CollectionRevision)(nil),       // 59: deltaplane.delta.v1.CollectionRevision
+	(*v1.Position)(nil),                 // 60: deltaplane.delta.v1.Position
+	(*timestamppb.Timestamp)(nil),       // 61: google.protobuf.Timestamp
+	(v1.DeltaType)(0),                   // 62: deltaplane.delta.v1.DeltaType
+	(v1.DeleteReason)(0),                // 63: deltaplane.delta.v1.DeleteReason
 }
 var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
-	54,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
-	55,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
-	56,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
+	55,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
+	56,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
+	57,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
 	5,   // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 4: deltaplane.index.v1.GetRequest.view:type_name -> deltaplane.index.v1.View
-	57,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	58,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
 	6,   // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
-	54,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 8: deltaplane.index.v1.GetResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 8: deltaplane.index.v1.GetResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	5,   // 9: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 10: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
-	57,  // 11: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	58,  // 11: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
 	6,   // 12: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
-	54,  // 13: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 14: deltaplane.index.v1.BatchGetResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 13: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 14: deltaplane.index.v1.BatchGetResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	5,   // 15: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 16: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
-	57,  // 17: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
+	58,  // 17: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
 	6,   // 18: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
-	54,  // 19: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	58,  // 20: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	55,  // 19: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	59,  // 20: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
 	7,   // 21: deltaplane.index.v1.ListResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
-	54,  // 22: deltaplane.index.v1.ListResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 22: deltaplane.index.v1.ListResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 23: deltaplane.index.v1.ListResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
 	5,   // 24: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 25: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
-	57,  // 26: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	58,  // 26: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
 	6,   // 27: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	54,  // 28: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	58,  // 29: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	55,  // 28: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	59,  // 29: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
 	7,   // 30: deltaplane.index.v1.ByIndexResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
-	54,  // 31: deltaplane.index.v1.ByIndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 31: deltaplane.index.v1.ByIndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 32: deltaplane.index.v1.ByIndexResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
 	5,   // 33: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 34: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
-	57,  // 35: deltaplane.index.v1.IndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	58,  // 35: deltaplane.index.v1.IndexRequest.field_mask:type_name -> google.protobuf.FieldMask
 	6,   // 36: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	54,  // 37: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 38: deltaplane.index.v1.IndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 37: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 38: deltaplane.index.v1.IndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 39: deltaplane.index.v1.IndexResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
 	5,   // 40: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	54,  // 41: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 42: deltaplane.index.v1.IndexKeysResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 41: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 42: deltaplane.index.v1.IndexKeysResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 43: deltaplane.index.v1.IndexKeysResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
 	5,   // 44: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	22,  // 45: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
-	54,  // 46: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 47: deltaplane.index.v1.ListIndexFuncValuesResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 46: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 47: deltaplane.index.v1.ListIndexFuncValuesResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 48: deltaplane.index.v1.ListIndexFuncValuesResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
 	26,  // 49: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
 	25,  // 50: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
 	1,   // 51: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
-	54,  // 52: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
+	55,  // 52: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
 	27,  // 53: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	54,  // 54: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 55: deltaplane.index.v1.ListIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 54: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 55: deltaplane.index.v1.ListIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	25,  // 56: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
-	55,  // 57: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
+	56,  // 57: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
 	27,  // 58: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	54,  // 59: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 60: deltaplane.index.v1.AddIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 59: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 60: deltaplane.index.v1.AddIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	5,   // 61: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	54,  // 62: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	58,  // 63: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	54,  // 64: deltaplane.index.v1.CountResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	55,  // 62: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	59,  // 63: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	55,  // 64: deltaplane.index.v1.CountResponse.upper:type_name -> deltaplane.delta.v1.Revision
 	8,   // 65: deltaplane.index.v1.CountResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
-	54,  // 66: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
-	59,  // 67: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
-	60,  // 68: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
+	55,  // 66: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
+	60,  // 67: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
+	61,  // 68: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
 	3,   // 69: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
 	2,   // 70: deltaplane.index.v1.CollectionStatus.scope:type_name -> deltaplane.index.v1.KeyScope
-	54,  // 71: deltaplane.index.v1.CollectionStatus.upper:type_name -> deltaplane.delta.v1.Revision
-	60,  // 72: deltaplane.index.v1.CollectionStatus.frozen_since:type_name -> google.protobuf.Timestamp
-	36,  // 73: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
-	58,  // 74: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	55,  // 75: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
-	58,  // 76: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	59,  // 77: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
-	0,   // 78: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
-	5,   // 79: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	55,  // 80: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
-	57,  // 81: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
-	51,  // 82: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
-	4,   // 83: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
-	61,  // 84: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
-	6,   // 85: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
-	62,  // 86: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	59,  // 87: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	60,  // 88: deltaplane.index.v1.Lagging.frozen_since:type_name -> google.protobuf.Timestamp
-	41,  // 89: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	46,  // 90: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	42,  // 91: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	43,  // 92: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	44,  // 93: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	45,  // 94: deltaplane.index.v1.WatchResponse.lagging:type_name -> deltaplane.index.v1.Lagging
-	59,  // 95: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	54,  // 96: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 97: deltaplane.index.v1.WatchResponse.upper:type_name -> deltaplane.delta.v1.Revision
-	8,   // 98: deltaplane.index.v1.WatchResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
-	9,   // 99: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
-	11,  // 100: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
-	13,  // 101: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
-	15,  // 102: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
-	17,  // 103: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
-	19,  // 104: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
-	21,  // 105: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	33,  // 106: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
-	38,  // 107: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
-	55,  // 108: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
-	52,  // 109: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
-	53,  // 110: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
-	55,  // 111: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
-	10,  // 112: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
-	12,  // 113: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
-	14,  // 114: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
-	16,  // 115: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
-	18,  // 116: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
-	20,  // 117: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
-	23,  // 118: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	34,  // 119: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
-	39,  // 120: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
-	49,  // 121: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
-	9,   // 122: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	11,  // 123: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	13,  // 124: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	15,  // 125: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	17,  // 126: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	19,  // 127: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	21,  // 128: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	24,  // 129: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	29,  // 130: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
-	31,  // 131: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
-	33,  // 132: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	35,  // 133: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	38,  // 134: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	40,  // 135: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	48,  // 136: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
-	10,  // 137: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	12,  // 138: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	14,  // 139: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	16,  // 140: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	18,  // 141: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	20,  // 142: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	23,  // 143: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	28,  // 144: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	30,  // 145: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
-	32,  // 146: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
-	34,  // 147: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	37,  // 148: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	39,  // 149: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	47,  // 150: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	50,  // 151: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
-	137, // [137:152] is the sub-list for method output_type
-	122, // [122:137] is the sub-list for method input_type
-	122, // [122:122] is the sub-list for extension type_name
-	122, // [122:122] is the sub-list for extension extendee
-	0,   // [0:122] is the sub-list for field type_name
+	55,  // 71: deltaplane.index.v1.CollectionStatus.upper:type_name -> deltaplane.delta.v1.Revision
+	61,  // 72: deltaplane.index.v1.CollectionStatus.frozen_since:type_name -> google.protobuf.Timestamp
+	37,  // 73: deltaplane.index.v1.CollectionStatus.dropped:type_name -> deltaplane.index.v1.DroppedFields
+	36,  // 74: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
+	59,  // 75: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	56,  // 76: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
+	59,  // 77: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	60,  // 78: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
+	0,   // 79: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
+	5,   // 80: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	56,  // 81: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
+	58,  // 82: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
+	52,  // 83: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
+	4,   // 84: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
+	62,  // 85: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
+	6,   // 86: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
+	63,  // 87: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	60,  // 88: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
+	61,  // 89: deltaplane.index.v1.Lagging.frozen_since:type_name -> google.protobuf.Timestamp
+	42,  // 90: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	47,  // 91: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	43,  // 92: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	44,  // 93: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	45,  // 94: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	46,  // 95: deltaplane.index.v1.WatchResponse.lagging:type_name -> deltaplane.index.v1.Lagging
+	60,  // 96: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	55,  // 97: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 98: deltaplane.index.v1.WatchResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 99: deltaplane.index.v1.WatchResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	9,   // 100: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	11,  // 101: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	13,  // 102: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	15,  // 103: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	17,  // 104: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	19,  // 105: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 106: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	33,  // 107: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	39,  // 108: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	56,  // 109: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	53,  // 110: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	54,  // 111: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	56,  // 112: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	10,  // 113: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	12,  // 114: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	14,  // 115: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	16,  // 116: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	18,  // 117: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	20,  // 118: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 119: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	34,  // 120: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	40,  // 121: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	50,  // 122: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	9,   // 123: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	11,  // 124: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	13,  // 125: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	15,  // 126: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	17,  // 127: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	19,  // 128: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 129: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	24,  // 130: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	29,  // 131: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	31,  // 132: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	33,  // 133: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	35,  // 134: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	39,  // 135: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	41,  // 136: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	49,  // 137: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	10,  // 138: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	12,  // 139: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	14,  // 140: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	16,  // 141: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	18,  // 142: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	20,  // 143: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 144: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	28,  // 145: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	30,  // 146: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	32,  // 147: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	34,  // 148: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	38,  // 149: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	40,  // 150: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	48,  // 151: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	51,  // 152: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	138, // [138:153] is the sub-list for method output_type
+	123, // [123:138] is the sub-list for method input_type
+	123, // [123:123] is the sub-list for extension type_name
+	123, // [123:123] is the sub-list for extension extendee
+	0,   // [0:123] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }
@@ -5451,14 +5525,14 @@ func file_deltaplane_index_v1_index_proto_init() {
 		(*IndexerDefinition_OwnerUid)(nil),
 		(*IndexerDefinition_Cel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[42].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[43].OneofWrappers = []any{
 		(*WatchResponse_Events)(nil),
 		(*WatchResponse_InitialStateEnd)(nil),
 		(*WatchResponse_Bookmark)(nil),
 		(*WatchResponse_Gap)(nil),
 		(*WatchResponse_Lagging)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[43].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[44].OneofWrappers = []any{
 		(*QueryRequest_Get)(nil),
 		(*QueryRequest_BatchGet)(nil),
 		(*QueryRequest_List)(nil),
@@ -5470,7 +5544,7 @@ func file_deltaplane_index_v1_index_proto_init() {
 		(*QueryRequest_WaitForRevision)(nil),
 		(*QueryRequest_Cancel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[45].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[46].OneofWrappers = []any{
 		(*QueryResponse_Get)(nil),
 		(*QueryResponse_BatchGet)(nil),
 		(*QueryResponse_List)(nil),
@@ -5488,7 +5562,7 @@ func file_deltaplane_index_v1_index_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_index_v1_index_proto_rawDesc), len(file_deltaplane_index_v1_index_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

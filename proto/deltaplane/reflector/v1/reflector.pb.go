@@ -179,9 +179,9 @@ type ReflectionSpec struct {
 	DropFields []string `protobuf:"bytes,7,rep,name=drop_fields,json=dropFields,proto3" json:"drop_fields,omitempty"`
 	// KeepManagedFields leaves metadata.managedFields in; it is taken out otherwise.
 	KeepManagedFields bool `protobuf:"varint,8,opt,name=keep_managed_fields,json=keepManagedFields,proto3" json:"keep_managed_fields,omitempty"`
-	// KeepLastApplied leaves kubectl's last-applied-configuration annotation in; it is taken out
-	// otherwise.
-	KeepLastApplied bool `protobuf:"varint,9,opt,name=keep_last_applied,json=keepLastApplied,proto3" json:"keep_last_applied,omitempty"`
+	// DropLastApplied takes kubectl's last-applied-configuration annotation out. Who writes an object
+	// back that was read without it loses it, so that readers are told.
+	DropLastApplied bool `protobuf:"varint,13,opt,name=drop_last_applied,json=dropLastApplied,proto3" json:"drop_last_applied,omitempty"`
 	// Index hints to carry in the headers of records: name to path of the value. Empty is the default
 	// of the resource.
 	Hints map[string]string `protobuf:"bytes,10,rep,name=hints,proto3" json:"hints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -285,9 +285,9 @@ func (x *ReflectionSpec) GetKeepManagedFields() bool {
 	return false
 }
 
-func (x *ReflectionSpec) GetKeepLastApplied() bool {
+func (x *ReflectionSpec) GetDropLastApplied() bool {
 	if x != nil {
-		return x.KeepLastApplied
+		return x.DropLastApplied
 	}
 	return false
 }
@@ -1204,7 +1204,7 @@ var File_deltaplane_reflector_v1_reflector_proto protoreflect.FileDescriptor
 
 const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\n" +
-	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x90\x04\n" +
+	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xa9\x04\n" +
 	"\x0eReflectionSpec\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x1c\n" +
@@ -1215,7 +1215,7 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\vdrop_fields\x18\a \x03(\tR\n" +
 	"dropFields\x12.\n" +
 	"\x13keep_managed_fields\x18\b \x01(\bR\x11keepManagedFields\x12*\n" +
-	"\x11keep_last_applied\x18\t \x01(\bR\x0fkeepLastApplied\x12H\n" +
+	"\x11drop_last_applied\x18\r \x01(\bR\x0fdropLastApplied\x12H\n" +
 	"\x05hints\x18\n" +
 	" \x03(\v22.deltaplane.reflector.v1.ReflectionSpec.HintsEntryR\x05hints\x12\x16\n" +
 	"\x06labels\x18\v \x03(\tR\x06labels\x12\x1e\n" +
@@ -1225,7 +1225,8 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\n" +
 	"HintsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\t\x10\n" +
+	"R\x11keep_last_applied\"\xe2\x01\n" +
 	"\fListProgress\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x03R\aobjects\x129\n" +
 	"\tremaining\x18\x02 \x01(\v2\x1b.google.protobuf.Int64ValueR\tremaining\x12\x12\n" +
