@@ -3,6 +3,7 @@ package devcluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -14,7 +15,9 @@ import (
 // binder gives pending pods a node, as a scheduler would: one that is Ready, whose
 // taints the pod tolerates, whose labels it selects, with the fewest pods.
 type binder struct {
-	api         *api
+	store       *store
+	writer      *writer
+	log         *slog.Logger
 	pods, nodes *resource
 	count       map[string]int      // pods per node that have not ended
 	extra       map[string]int      // of those bound in this round, whose events are still to come
@@ -24,39 +27,42 @@ type binder struct {
 
 // follow calls handle for the state of a resource and then every change of it, each
 // followed by idle once the backlog is done, until ctx ends. A lost history starts over.
-func (a *api) follow(ctx context.Context, r *resource, reset func(), handle func(prev, cur *object), idle func(wake <-chan struct{}) bool) {
+func (b *binder) follow(ctx context.Context, r *resource, reset func(), handle func(prev, cur *object), idle func(wake <-chan struct{}) bool) {
 	for ctx.Err() == nil {
-		t, state, rv, err := a.store.open(r, 0)
+		t, state, rv, err := b.store.open(r, 0)
 		if err != nil {
 			return
 		}
 		reset()
 		state.Ascend(func(o *object) bool { handle(nil, o); return true })
 		for {
-			b, err := a.store.pull(r, t, rv, pullLimit)
+			next, err := b.store.pull(r, t, rv, pullLimit)
 			if err != nil {
 				break
 			}
-			for _, e := range b.events {
+			for _, e := range next.events {
 				if e.junk == nil {
 					handle(e.prev, e.cur)
 				}
 			}
-			rv = b.rv
-			if len(b.events) < pullLimit && !idle(b.wake) {
+			rv = next.rv
+			if len(next.events) < pullLimit && !idle(next.wake) {
 				return
 			}
 		}
 	}
 }
 
-// bindPods runs the binder until ctx ends.
-func (a *api) bindPods(ctx context.Context) error {
-	b := &binder{api: a, pods: a.registry.get("pods"), nodes: a.registry.get("nodes")}
+func newBinder(s *store, kinds *registry, w *writer, log *slog.Logger) *binder {
+	return &binder{store: s, writer: w, log: log, pods: kinds.get("pods"), nodes: kinds.get("nodes")}
+}
+
+// run binds pods until ctx ends.
+func (b *binder) run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	reset := func() { b.count, b.pending = map[string]int{}, map[string]struct{}{} }
-	a.follow(ctx, b.pods, reset, b.note, func(wake <-chan struct{}) bool {
+	b.follow(ctx, b.pods, reset, b.note, func(wake <-chan struct{}) bool {
 		nodesMoved := b.lookAtNodes()
 		if b.bindPending() {
 			return ctx.Err() == nil // our own writes come back as events
@@ -71,6 +77,11 @@ func (a *api) bindPods(ctx context.Context) error {
 		return true
 	})
 	return nil
+}
+
+// warn reports a failed write of one of the cluster's own parts, which tries again.
+func warn(log *slog.Logger, part string, err error, key string) {
+	log.Warn("dev cluster could not write", slog.String("part", part), slog.String("key", key), slog.Any("error", err))
 }
 
 // note keeps the counts and the list of pods that wait.
@@ -103,12 +114,12 @@ func (b *binder) lookAtNodes() <-chan struct{} {
 	b.node = map[string]*object{}
 	moved := make(chan struct{})
 	close(moved)
-	t, state, rv, err := b.api.store.open(b.nodes, 0)
+	t, state, rv, err := b.store.open(b.nodes, 0)
 	if err != nil {
 		return moved
 	}
 	state.Ascend(func(o *object) bool { b.node[o.key] = o; return true })
-	pulled, err := b.api.store.pull(b.nodes, t, rv, 1)
+	pulled, err := b.store.pull(b.nodes, t, rv, 1)
 	if err != nil || len(pulled.events) > 0 {
 		return moved
 	}
@@ -120,7 +131,7 @@ func (b *binder) bindPending() bool {
 	wrote := false
 	b.extra = map[string]int{}
 	for key := range b.pending {
-		o := b.api.store.get(b.pods, key)
+		o := b.store.get(b.pods, key)
 		if o == nil {
 			delete(b.pending, key)
 			continue
@@ -131,8 +142,8 @@ func (b *binder) bindPending() bool {
 			wrote = b.unschedulable(key, pod) || wrote
 			continue
 		}
-		if err := b.api.bind(key, node, false); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			b.api.warn("binder", err, key)
+		if err := b.writer.bind(key, node, false); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			warn(b.log, "binder", err, key)
 			continue
 		}
 		delete(b.pending, key)
@@ -213,12 +224,12 @@ func (b *binder) unschedulable(key string, p *corev1.Pod) bool {
 			return false
 		}
 	}
-	_, err := b.api.update(b.pods, key, writeOptions{manager: "binder", sub: "status"}, func(cur *object) (apiObject, error) {
+	_, err := b.writer.update(b.pods, key, writeOptions{manager: "binder", sub: "status"}, func(cur *object) (apiObject, error) {
 		pod := cur.clone().(*corev1.Pod)
 		setPodCondition(pod, corev1.PodCondition{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
 			Message: fmt.Sprintf("0/%d nodes are available for this pod", len(b.node)),
-		}, metav1.NewTime(b.api.store.now()))
+		}, metav1.NewTime(b.store.now()))
 		return pod, nil
 	})
 	return err == nil

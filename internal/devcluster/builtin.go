@@ -9,14 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/deltaplane/deltaplane/core/taint"
 )
-
-// schemaGroupResource is the resource of an error that concerns none.
-var schemaGroupResource = schema.GroupResource{}
 
 // crdID is the table of CustomResourceDefinitions.
 const crdID = "customresourcedefinitions.apiextensions.k8s.io"

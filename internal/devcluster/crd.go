@@ -142,12 +142,12 @@ func validateCRD(obj apiObject) field.ErrorList {
 }
 
 // establish fills the names and the status of an accepted CRD.
-func (a *api) establish(obj apiObject) error {
+func (g *registry) establish(obj apiObject) error {
 	d, err := parseCRD(obj)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if r := a.registry.get(d.Spec.Names.Plural + "." + d.Spec.Group); r != nil && !r.custom {
+	if r := g.get(d.Spec.Names.Plural + "." + d.Spec.Group); r != nil && !r.custom {
 		return apierrors.NewForbidden(crdResource().groupResource(), obj.GetName(), fmt.Errorf("%s is a built-in resource", r.id()))
 	}
 	u := obj.(*unstructured.Unstructured).Object
@@ -186,8 +186,8 @@ func (a *api) establish(obj apiObject) error {
 	return nil
 }
 
-// serveCRD begins to serve what a stored CRD defines. Only the storage version is served.
-func (a *api) serveCRD(obj apiObject) error {
+// serve begins to serve what a stored CRD defines. Only the storage version is served.
+func (g *registry) serve(obj apiObject) error {
 	d, err := parseCRD(obj)
 	if err != nil {
 		return err
@@ -218,11 +218,11 @@ func (a *api) serveCRD(obj apiObject) error {
 	if len(r.columns) == 1 {
 		r.columns = append(r.columns, ageColumn)
 	}
-	if old := a.registry.get(r.id()); old != nil && old.version == r.version && equality.Semantic.DeepEqual(old.shortNames, r.shortNames) &&
+	if old := g.get(r.id()); old != nil && old.version == r.version && equality.Semantic.DeepEqual(old.shortNames, r.shortNames) &&
 		old.hasStatus == r.hasStatus && len(old.columns) == len(r.columns) && old.kind == r.kind {
 		return nil
 	}
-	a.registry.add(r)
+	g.add(r)
 	return nil
 }
 
@@ -255,17 +255,14 @@ func pathColumn(name, kind, path string, priority int32) column {
 	}
 }
 
-// unserve stops serving what a CRD defined, and deletes it.
-func (a *api) unserve(obj apiObject) {
+// defined is the resource that a CRD defines, or nil while it is not served.
+func (g *registry) defined(obj apiObject) *resource {
 	d, err := parseCRD(obj)
 	if err != nil {
-		return
+		return nil
 	}
-	id := d.Spec.Names.Plural + "." + d.Spec.Group
-	r := a.registry.get(id)
-	if r == nil || !r.custom {
-		return
+	if r := g.get(d.Spec.Names.Plural + "." + d.Spec.Group); r != nil && r.custom {
+		return r
 	}
-	a.registry.remove(id)
-	a.store.removeTable(id)
+	return nil
 }

@@ -1,119 +1,36 @@
 package devcluster
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
-
-// parseDeleteOptions reads DeleteOptions from the body or, without one, the parameters.
-func (c *call) parseDeleteOptions() (metav1.DeleteOptions, error) {
-	var o metav1.DeleteOptions
-	data, err := c.body()
-	if err != nil {
-		return o, err
-	}
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &o); err != nil {
-			return o, apierrors.NewBadRequest(fmt.Sprintf("DeleteOptions: json parse error: %v", err))
-		}
-		if o.Kind != "" && o.Kind != "DeleteOptions" {
-			return o, apierrors.NewBadRequest(fmt.Sprintf("DeleteOptions: the body is of kind %q", o.Kind))
-		}
-	} else if err := c.deleteParameters(&o); err != nil {
-		return o, err
-	}
-	var errs field.ErrorList
-	if o.OrphanDependents != nil && o.PropagationPolicy != nil {
-		errs = append(errs, field.Invalid(field.NewPath("propagationPolicy"), *o.PropagationPolicy, "orphanDependents and deletionPropagation cannot be both set"))
-	}
-	known := []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan}
-	if p := o.PropagationPolicy; p != nil && !slices.Contains(known, *p) {
-		errs = append(errs, field.NotSupported(field.NewPath("propagationPolicy"), *p, known))
-	}
-	for _, d := range o.DryRun {
-		if d != metav1.DryRunAll {
-			errs = append(errs, field.NotSupported(field.NewPath("dryRun"), d, []string{metav1.DryRunAll}))
-		}
-	}
-	if len(errs) > 0 {
-		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
-	}
-	return o, nil
-}
-
-func (c *call) deleteParameters(o *metav1.DeleteOptions) error {
-	q := c.req.URL.Query()
-	o.DryRun = q["dryRun"]
-	if s := q.Get("gracePeriodSeconds"); s != "" {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return badParameter("gracePeriodSeconds", s, err)
-		}
-		o.GracePeriodSeconds = &n
-	}
-	if s := q.Get("propagationPolicy"); s != "" {
-		o.PropagationPolicy = new(metav1.DeletionPropagation(s))
-	}
-	if s := q.Get("orphanDependents"); s != "" {
-		o.OrphanDependents = new(truth(s))
-	}
-	return nil
-}
-
-func (a *api) handleDelete(c *call) error {
-	o, err := c.parseDeleteOptions()
-	if err != nil {
-		return err
-	}
-	done, gone, err := a.delete(c.res, c.key(), o)
-	if err != nil {
-		return err
-	}
-	if gone && !c.res.returnsDeleted {
-		return c.json(http.StatusOK, metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-			Status:   metav1.StatusSuccess,
-			Details:  &metav1.StatusDetails{Name: c.name, Group: c.res.group, Kind: c.res.plural, UID: done.obj.GetUID()},
-		})
-	}
-	code := http.StatusOK
-	if !gone && o.OrphanDependents != nil && !*o.OrphanDependents {
-		code = http.StatusAccepted
-	}
-	return c.object(code, done)
-}
 
 // delete begins or finishes the deletion of an object: it is gone at once, or
 // marked and held by its grace period or finalizers. Errors are Status errors.
-func (a *api) delete(r *resource, key string, o metav1.DeleteOptions) (*object, bool, error) {
+func (w *writer) delete(r *resource, key string, o metav1.DeleteOptions) (*object, bool, error) {
 	for {
-		cur := a.store.get(r, key)
+		cur := w.store.get(r, key)
 		if cur == nil {
 			return nil, false, apierrors.NewNotFound(r.groupResource(), key[strings.IndexByte(key, '/')+1:])
 		}
 		if err := deletePrecondition(r, cur, o.Preconditions); err != nil {
 			return nil, false, err
 		}
-		next, gone := a.markDeleted(r, cur, o)
+		next, gone := w.markDeleted(r, cur, o)
 		var done *object
 		var err error
 		switch {
 		case gone && len(o.DryRun) > 0:
 			return cur, true, nil
 		case gone:
-			done, err = a.remove(r, cur)
+			done, err = w.remove(r, cur)
 			if err == nil && r.returnsDeleted {
 				done, err = dry(r, key, next, cur.rv)
 			}
@@ -122,7 +39,7 @@ func (a *api) delete(r *resource, key string, o metav1.DeleteOptions) (*object, 
 		case len(o.DryRun) > 0:
 			done, err = dry(r, key, next, cur.rv)
 		default:
-			done, err = a.store.commit(r, cur, next)
+			done, err = w.store.commit(r, cur, next)
 		}
 		if err == nil {
 			return done, gone, nil
@@ -134,10 +51,10 @@ func (a *api) delete(r *resource, key string, o metav1.DeleteOptions) (*object, 
 }
 
 // remove takes an object out of the store.
-func (a *api) remove(r *resource, cur *object) (*object, error) {
-	done, err := a.store.commit(r, cur, nil)
+func (w *writer) remove(r *resource, cur *object) (*object, error) {
+	done, err := w.store.commit(r, cur, nil)
 	if err == nil && r.id() == crdID {
-		a.unserve(cur.obj)
+		w.store.unserve(w.kinds, cur.obj)
 	}
 	return done, err
 }
@@ -159,7 +76,7 @@ func deletePrecondition(r *resource, cur *object, p *metav1.Preconditions) error
 }
 
 // markDeleted returns the object as the deletion leaves it, and whether nothing holds it any more.
-func (a *api) markDeleted(r *resource, cur *object, o metav1.DeleteOptions) (apiObject, bool) {
+func (w *writer) markDeleted(r *resource, cur *object, o metav1.DeleteOptions) (apiObject, bool) {
 	next := cur.clone()
 	setPropagation(r, next, o)
 	grace := int64(0)
@@ -167,7 +84,7 @@ func (a *api) markDeleted(r *resource, cur *object, o metav1.DeleteOptions) (api
 	if isPod {
 		grace = podGrace(pod, o)
 	}
-	now := a.store.now().Truncate(time.Second)
+	now := w.store.now().Truncate(time.Second)
 	if was := next.GetDeletionTimestamp(); was != nil {
 		old := next.GetDeletionGracePeriodSeconds()
 		if old != nil && grace < *old {
@@ -232,29 +149,4 @@ func setPropagation(r *resource, obj apiObject, o metav1.DeleteOptions) {
 		kept = append(kept, metav1.FinalizerDeleteDependents)
 	}
 	obj.SetFinalizers(kept)
-}
-
-// handleDeleteCollection deletes what a selection matches and answers the list of it.
-func (a *api) handleDeleteCollection(c *call) error {
-	if c.res.namespaced && c.namespace == "" || c.res.plural == "namespaces" {
-		return methodNotAllowed()
-	}
-	o, err := c.parseDeleteOptions()
-	if err != nil {
-		return err
-	}
-	lo, err := parseListOptions(c.res, c.namespace, "", c.req.URL.Query())
-	if err != nil {
-		return err
-	}
-	p, err := a.list(c.req.Context(), c.res, lo)
-	if err != nil {
-		return err
-	}
-	for _, obj := range p.items {
-		if _, _, err := a.delete(c.res, obj.key, o); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
-	return c.listOf(p, metav1.ListMeta{ResourceVersion: strconv.FormatUint(p.rv, 10), Continue: p.next, RemainingItemCount: p.remaining})
 }

@@ -26,7 +26,7 @@ func versionInfo() version.Info {
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // handleDiscovery answers /api, /apis and what lies below up to a group's version.
-func (a *api) handleDiscovery(w http.ResponseWriter, req *http.Request, parts []string) error {
+func (a *server) handleDiscovery(w http.ResponseWriter, req *http.Request, parts []string) error {
 	root := parts[0]
 	if len(parts) == 1 && wantsAggregated(req.Header.Get("Accept")) {
 		w.Header().Set("Vary", "Accept")
@@ -54,7 +54,7 @@ func (a *api) handleDiscovery(w http.ResponseWriter, req *http.Request, parts []
 		}
 		return writeJSON(w, http.StatusOK, list)
 	case root == "apis" && len(parts) == 2:
-		if !a.registry.hasGroup(parts[1], "") {
+		if !a.kinds.hasGroup(parts[1], "") {
 			return notServed()
 		}
 		g := a.apiGroup(parts[1])
@@ -70,9 +70,9 @@ func wantsAggregated(accept string) bool {
 	return strings.Contains(accept, "as=APIGroupDiscoveryList") && strings.Contains(accept, "v=v2;") || strings.HasSuffix(accept, "v=v2")
 }
 
-func (a *api) groups() []string {
+func (a *server) groups() []string {
 	var out []string
-	for _, r := range a.registry.all() {
+	for _, r := range a.kinds.all() {
 		if !slices.Contains(out, r.group) {
 			out = append(out, r.group)
 		}
@@ -81,9 +81,9 @@ func (a *api) groups() []string {
 }
 
 // versions lists the versions of a group that are served.
-func (a *api) versions(group string) []string {
+func (a *server) versions(group string) []string {
 	var out []string
-	for _, r := range a.registry.all() {
+	for _, r := range a.kinds.all() {
 		if r.group == group && !slices.Contains(out, r.version) {
 			out = append(out, r.version)
 		}
@@ -91,7 +91,7 @@ func (a *api) versions(group string) []string {
 	return out
 }
 
-func (a *api) apiGroup(group string) metav1.APIGroup {
+func (a *server) apiGroup(group string) metav1.APIGroup {
 	g := metav1.APIGroup{Name: group}
 	for _, v := range a.versions(group) {
 		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
@@ -110,13 +110,13 @@ func verbs(r *resource) []string {
 	return v
 }
 
-func (a *api) resourceList(w http.ResponseWriter, group, ver string) error {
-	if !a.registry.hasGroup(group, ver) {
+func (a *server) resourceList(w http.ResponseWriter, group, ver string) error {
+	if !a.kinds.hasGroup(group, ver) {
 		return notServed()
 	}
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, APIResources: []metav1.APIResource{}}
 	list.GroupVersion = metav1.GroupVersion{Group: group, Version: ver}.String()
-	for _, r := range a.registry.all() {
+	for _, r := range a.kinds.all() {
 		if r.group != group || r.version != ver {
 			continue
 		}
@@ -160,12 +160,12 @@ func subresources(r *resource) []subresource {
 	return out
 }
 
-func (a *api) aggregatedGroups(core bool) discoveryv2.APIGroupDiscoveryList {
+func (a *server) aggregatedGroups(core bool) discoveryv2.APIGroupDiscoveryList {
 	list := discoveryv2.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
 		Items:    []discoveryv2.APIGroupDiscovery{},
 	}
-	all := a.registry.all()
+	all := a.kinds.all()
 	for _, g := range a.groups() {
 		if (g == "") != core {
 			continue
@@ -207,7 +207,7 @@ func discovered(r *resource) discoveryv2.APIResourceDiscovery {
 
 // handleOpenAPI serves just enough of OpenAPI v3 for kubectl to learn that the
 // server validates fields itself; there are no schemas.
-func (a *api) handleOpenAPI(w http.ResponseWriter, _ *http.Request, parts []string) error {
+func (a *server) handleOpenAPI(w http.ResponseWriter, _ *http.Request, parts []string) error {
 	if len(parts) == 0 || parts[0] != "v3" {
 		return notServed()
 	}
@@ -223,7 +223,7 @@ func (a *api) handleOpenAPI(w http.ResponseWriter, _ *http.Request, parts []stri
 	}
 	want := strings.Join(parts[1:], "/")
 	paths := map[string]any{}
-	for _, r := range a.registry.all() {
+	for _, r := range a.kinds.all() {
 		if groupPath(r.group, r.version) == want {
 			path, op := openAPIPath(r)
 			paths[path] = op

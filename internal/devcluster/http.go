@@ -1,7 +1,6 @@
 package devcluster
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,8 +40,32 @@ type call struct {
 	as        view
 }
 
+// server answers the API over HTTP.
+type server struct {
+	settings
+	log      *slog.Logger
+	store    *store
+	kinds    *registry
+	reader   *reader
+	writer   *writer
+	stopping chan struct{} // closed when watches must end
+}
+
+// settings are what the configuration says about serving.
+type settings struct {
+	bookmarkEvery time.Duration // the jittered interval of watch bookmarks
+	watchTimeout  time.Duration // bounds watches without a timeout to 1-2 times itself
+	forbidden     []string      // resources that answer 403
+	fault         func(*http.Request) *metav1.Status
+}
+
+// newServer makes a server; its watches end when stopping is closed.
+func newServer(s settings, log *slog.Logger, objects *store, kinds *registry, r *reader, w *writer, stopping chan struct{}) *server {
+	return &server{settings: s, log: log, store: objects, kinds: kinds, reader: r, writer: w, stopping: stopping}
+}
+
 // ServeHTTP routes a request. Every failure is answered by a Status object.
-func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (a *server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.log.LogAttrs(req.Context(), slog.LevelError, "request handler panicked",
@@ -49,7 +73,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			writeError(w, apierrors.NewInternalError(errors.New("the request handler failed")))
 		}
 	}()
-	if fault := a.cfg.Fault; fault != nil {
+	if fault := a.fault; fault != nil {
 		if s := fault(req); s != nil {
 			writeError(w, &apierrors.StatusError{ErrStatus: *s})
 			return
@@ -60,7 +84,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (a *api) route(w http.ResponseWriter, req *http.Request) error {
+func (a *server) route(w http.ResponseWriter, req *http.Request) error {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")
 	switch {
@@ -83,20 +107,13 @@ func (a *api) route(w http.ResponseWriter, req *http.Request) error {
 	return notServed()
 }
 
-func notServed() error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{},
-	}}
-}
-
 // resource resolves [namespaces/NS/]RESOURCE[/NAME[/SUB]] and calls the verb.
-func (a *api) resource(w http.ResponseWriter, req *http.Request, group, version string, rest []string) error {
+func (a *server) resource(w http.ResponseWriter, req *http.Request, group, version string, rest []string) error {
 	c := &call{w: w, req: req}
 	if rest[0] == "namespaces" && len(rest) > 2 && !(len(rest) == 3 && (rest[2] == "status" || rest[2] == "finalize")) {
 		c.namespace, rest = rest[1], rest[2:]
 	}
-	if c.res = a.registry.find(group, version, rest[0]); c.res == nil || len(rest) > 3 {
+	if c.res = a.kinds.find(group, version, rest[0]); c.res == nil || len(rest) > 3 {
 		return notServed()
 	}
 	if c.namespace != "" && !c.res.namespaced {
@@ -111,7 +128,7 @@ func (a *api) resource(w http.ResponseWriter, req *http.Request, group, version 
 	if c.name != "" && c.res.namespaced && c.namespace == "" {
 		return notServed()
 	}
-	if a.forbidden(c.res) {
+	if a.isForbidden(c.res) {
 		return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(`this dev cluster is configured to forbid it`))
 	}
 	var err error
@@ -121,11 +138,11 @@ func (a *api) resource(w http.ResponseWriter, req *http.Request, group, version 
 	return a.verb(c)
 }
 
-func (a *api) forbidden(r *resource) bool {
-	return slices.Contains(a.cfg.Forbidden, r.id())
+func (a *server) isForbidden(r *resource) bool {
+	return slices.Contains(a.settings.forbidden, r.id())
 }
 
-func (a *api) verb(c *call) error {
+func (a *server) verb(c *call) error {
 	if c.sub != "" {
 		return a.subresource(c)
 	}
@@ -148,14 +165,7 @@ func (a *api) verb(c *call) error {
 	return methodNotAllowed()
 }
 
-func methodNotAllowed() error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
-		Message: "the server does not allow this method on the requested resource", Details: &metav1.StatusDetails{},
-	}}
-}
-
-func (a *api) handleGet(c *call) error {
+func (a *server) handleGet(c *call) error {
 	o := a.store.get(c.res, c.key())
 	if o == nil {
 		return apierrors.NewNotFound(c.res.groupResource(), c.name)
@@ -213,83 +223,4 @@ func (c *call) body() ([]byte, error) {
 		return protobufToJSON(data)
 	}
 	return nil, unsupportedMedia("application/json", "application/yaml", protobufType)
-}
-
-func unsupportedMedia(known ...string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: "the body of the request was in an unknown format - accepted media types include: " + strings.Join(known, ", "),
-		Details: &metav1.StatusDetails{},
-	}}
-}
-
-// object answers one object in the form asked for.
-func (c *call) object(code int, o *object) error {
-	switch c.as {
-	case asTable:
-		include := metav1.IncludeObjectPolicy(c.req.URL.Query().Get("includeObject"))
-		return c.json(code, newTableView(c.res, []*object{o}, include, &metav1.ListMeta{ResourceVersion: o.obj.GetResourceVersion()}, true))
-	case asPartial:
-		return c.json(code, partial(o))
-	}
-	return c.bytes(code, o.raw)
-}
-
-func (c *call) json(code int, v any) error { return writeJSON(c.w, code, v) }
-
-func (c *call) bytes(code int, raw []byte) error {
-	c.w.Header().Set("Content-Type", "application/json")
-	c.w.WriteHeader(code)
-	_, err := c.w.Write(raw)
-	return quietly(err)
-}
-
-// quietly drops the error of writing to a client that has left.
-func quietly(error) error { return nil }
-
-// marshal is json.Marshal with the error a handler may return.
-func marshal(v any) ([]byte, error) {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	return raw, nil
-}
-
-func writeJSON(w http.ResponseWriter, code int, v any) error {
-	raw, err := marshal(v)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_, err = w.Write(append(raw, '\n'))
-	return quietly(err)
-}
-
-// statusOf is an error as the API reports it.
-func statusOf(err error) metav1.Status {
-	var known apierrors.APIStatus
-	if !errors.As(err, &known) {
-		known = apierrors.NewInternalError(err)
-	}
-	return known.Status()
-}
-
-// plain is the 500 without a reason that the real server gives for errors it does not classify.
-func plain(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: message}}
-}
-
-// writeError answers any error as a Status.
-func writeError(w http.ResponseWriter, err error) {
-	s := statusOf(err)
-	s.Kind, s.APIVersion = "Status", "v1"
-	if s.Code == 0 {
-		s.Code = http.StatusInternalServerError
-	}
-	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(s.Details.RetryAfterSeconds))
-	}
-	_ = writeJSON(w, int(s.Code), s)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -29,8 +28,19 @@ const (
 	tooOldExact         = "The resourceVersion for the provided list is too old."
 )
 
+// reader answers lists from a store. A list at a version from the future waits for it as long as
+// freshTimeout.
+type reader struct {
+	store        *store
+	freshTimeout time.Duration
+}
+
+func newReader(s *store, freshTimeout time.Duration) *reader {
+	return &reader{store: s, freshTimeout: freshTimeout}
+}
+
 // list answers one page. Errors are Status errors.
-func (a *api) list(ctx context.Context, r *resource, o listOptions) (page, error) {
+func (q *reader) list(ctx context.Context, r *resource, o listOptions) (page, error) {
 	at, start := uint64(0), ""
 	if o.token != "" {
 		if o.version != "" && o.version != "0" {
@@ -45,7 +55,7 @@ func (a *api) list(ctx context.Context, r *resource, o listOptions) (page, error
 			at = uint64(tok.RV)
 		}
 	} else if o.rv > 0 {
-		if err := a.reached(ctx, o.rv); err != nil {
+		if err := q.reached(ctx, o.rv); err != nil {
 			return page{}, err
 		}
 		// A limit without a match has always meant exactly that version.
@@ -53,10 +63,10 @@ func (a *api) list(ctx context.Context, r *resource, o listOptions) (page, error
 			at = o.rv
 		}
 	}
-	if at > a.store.version() {
-		return page{}, a.tooLarge(at)
+	if at > q.store.version() {
+		return page{}, q.tooLarge(at)
 	}
-	snap, rv, err := a.store.snapshot(r, at)
+	snap, rv, err := q.store.snapshot(r, at)
 	if err != nil {
 		return page{}, expiredList(o.token != "", start)
 	}
@@ -107,87 +117,36 @@ func expiredList(continued bool, start string) error {
 }
 
 // reached waits, for a little while, until the store has a version.
-func (a *api) reached(ctx context.Context, rv uint64) error {
+func (q *reader) reached(ctx context.Context, rv uint64) error {
 	var late <-chan time.Time
 	for {
-		a.store.mu.RLock()
-		cur, moved := a.store.rv, a.store.moved
-		a.store.mu.RUnlock()
+		cur, moved := q.store.progress()
 		if cur >= rv {
 			return nil
 		}
 		if late == nil {
-			t := time.NewTimer(a.cfg.FreshTimeout)
+			t := time.NewTimer(q.freshTimeout)
 			defer t.Stop()
 			late = t.C
 		}
 		select {
 		case <-moved:
 		case <-late:
-			return a.tooLarge(rv)
+			return q.tooLarge(rv)
 		case <-ctx.Done():
-			return a.tooLarge(rv)
+			return q.tooLarge(rv)
 		}
 	}
 }
 
 // tooLarge is the answer to a version from the future.
-func (a *api) tooLarge(rv uint64) error {
+func (q *reader) tooLarge(rv uint64) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
-		Message: fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", rv, a.store.version()),
+		Message: fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", rv, q.store.version()),
 		Details: &metav1.StatusDetails{
 			RetryAfterSeconds: 1,
 			Causes:            []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}},
 		},
 	}}
-}
-
-// handleList renders a page as the client asked for it.
-func (a *api) handleList(c *call) error {
-	o, err := parseListOptions(c.res, c.namespace, "", c.req.URL.Query())
-	if err != nil {
-		return err
-	}
-	if o.watch {
-		return a.handleWatch(c, o)
-	}
-	p, err := a.list(c.req.Context(), c.res, o)
-	if err != nil {
-		return err
-	}
-	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(p.rv, 10), Continue: p.next, RemainingItemCount: p.remaining}
-	switch c.as {
-	case asTable:
-		return c.json(http.StatusOK, newTableView(c.res, p.items, o.includeObj, &meta, true))
-	case asPartial:
-		return c.json(http.StatusOK, partialList(p.items, meta))
-	}
-	return c.listOf(p, meta)
-}
-
-// listOf writes the items' bytes behind a list header, without decoding them.
-func (c *call) listOf(p page, meta metav1.ListMeta) error {
-	b, err := marshal(meta)
-	if err != nil {
-		return err
-	}
-	size := len(b) + 128
-	for _, o := range p.items {
-		size += len(o.raw) + 1
-	}
-	out := make([]byte, 0, size)
-	out = fmt.Appendf(out, `{"kind":%q,"apiVersion":%q,"metadata":`, c.res.kind+"List", c.res.apiVersion())
-	out = append(append(out, b...), `,"items":[`...)
-	for i, o := range p.items {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		if c.res.custom {
-			out = append(out, o.raw...)
-			continue
-		}
-		out = append(append(out, '{'), bare(c.res, o.raw)...)
-	}
-	return c.bytes(http.StatusOK, append(out, "]}\n"...))
 }

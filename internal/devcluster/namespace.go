@@ -10,12 +10,12 @@ import (
 )
 
 // bootstrap creates the namespaces every cluster has.
-func (a *api) bootstrap() error {
-	r := a.registry.get("namespaces")
+func (w *writer) bootstrap() error {
+	r := w.kinds.get("namespaces")
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		r.setDefaults(ns)
-		if _, err := a.create(r, ns, writeOptions{manager: "devcluster"}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := w.create(r, ns, writeOptions{manager: "devcluster"}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
@@ -23,13 +23,13 @@ func (a *api) bootstrap() error {
 }
 
 // admitNamespace refuses objects in namespaces that do not exist or are going.
-func (a *api) admitNamespace(r *resource, obj apiObject) error {
+func (w *writer) admitNamespace(r *resource, obj apiObject) error {
 	if !r.namespaced {
 		return nil
 	}
 	name := obj.GetNamespace()
-	namespaces := a.registry.get("namespaces")
-	o := a.store.get(namespaces, name)
+	namespaces := w.kinds.get("namespaces")
+	o := w.store.get(namespaces, name)
 	if o == nil {
 		return apierrors.NewNotFound(namespaces.groupResource(), name)
 	}
@@ -47,16 +47,16 @@ func (a *api) admitNamespace(r *resource, obj apiObject) error {
 
 // created does what the cluster's own controllers do at once for a new object: a
 // namespace gets its default service account, a CRD is served.
-func (a *api) created(r *resource, obj apiObject) error {
+func (w *writer) created(r *resource, obj apiObject) error {
 	switch r.id() {
 	case crdID:
-		return a.serveCRD(obj)
+		return w.kinds.serve(obj)
 	case "namespaces":
 	default:
 		return nil
 	}
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: obj.GetName()}}
-	_, err := a.create(a.registry.get("serviceaccounts"), sa, writeOptions{manager: "devcluster"})
+	_, err := w.create(w.kinds.get("serviceaccounts"), sa, writeOptions{manager: "devcluster"})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -64,13 +64,13 @@ func (a *api) created(r *resource, obj apiObject) error {
 }
 
 // admit refuses a pod whose service account does not exist.
-func (a *api) admit(r *resource, obj apiObject) error {
+func (w *writer) admit(r *resource, obj apiObject) error {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
 	key := objectKey(pod.Namespace, pod.Spec.ServiceAccountName)
-	if a.store.get(a.registry.get("serviceaccounts"), key) != nil {
+	if w.store.get(w.kinds.get("serviceaccounts"), key) != nil {
 		return nil
 	}
 	return apierrors.NewForbidden(r.groupResource(), pod.Name, errors.New("error looking up service account "+key+

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -176,14 +175,6 @@ func parseFields(r *resource, text string) (fields.Selector, error) {
 		}
 	}
 	return sel, nil
-}
-
-// selectable reports whether a field selector on r may name the field.
-func (r *resource) selectable(name string) bool {
-	if name == "metadata.name" || (name == "metadata.namespace" && (r.namespaced || !r.custom)) {
-		return true
-	}
-	return slices.Contains(r.fieldNames, name)
 }
 
 func truth(s string) bool {

@@ -10,6 +10,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -18,13 +19,13 @@ import (
 // maxPatchOps bounds a JSON patch, as the real server does.
 const maxPatchOps = 10_000
 
-func (a *api) handlePatch(c *call) error {
+func (a *server) handlePatch(c *call) error {
 	o, check, err := c.writeOptions()
 	if err != nil {
 		return err
 	}
 	kind, _, _ := mime.ParseMediaType(c.req.Header.Get("Content-Type"))
-	apply, err := c.res.patcher(types.PatchType(kind))
+	apply, err := patcher(c.res, types.PatchType(kind))
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (a *api) handlePatch(c *call) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("read the request body: %v", err))
 	}
 	var warnings []string
-	done, err := a.update(c.res, c.key(), o, func(cur *object) (apiObject, error) {
+	done, err := a.writer.update(c.res, c.key(), o, func(cur *object) (apiObject, error) {
 		merged, err := apply(cur.raw, patch)
 		if err != nil {
 			return nil, err
@@ -72,7 +73,7 @@ func invalidPatch(r *resource, cur *object, err error) error {
 }
 
 // patcher returns the function that applies patches of a kind to objects of r.
-func (r *resource) patcher(kind types.PatchType) (func(doc, patch []byte) ([]byte, error), error) {
+func patcher(r *resource, kind types.PatchType) (func(doc, patch []byte) ([]byte, error), error) {
 	known := []string{string(types.JSONPatchType), string(types.MergePatchType)}
 	if r.typed() {
 		known = append(known, string(types.StrategicMergePatchType))
@@ -83,7 +84,7 @@ func (r *resource) patcher(kind types.PatchType) (func(doc, patch []byte) ([]byt
 	case kind == types.MergePatchType:
 		return applyMergePatch, nil
 	case kind == types.StrategicMergePatchType && r.typed():
-		return r.applyStrategicPatch, nil
+		return func(doc, patch []byte) ([]byte, error) { return applyStrategicPatch(r, doc, patch) }, nil
 	}
 	return nil, unsupportedMedia(known...)
 }
@@ -99,7 +100,7 @@ func applyJSONPatch(doc, patch []byte) ([]byte, error) {
 	}
 	out, err := ops.Apply(doc)
 	if err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schemaGroupResource, "", err.Error(), 0, false)
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
 	return out, nil
 }
@@ -115,7 +116,7 @@ func applyMergePatch(doc, patch []byte) ([]byte, error) {
 	return out, nil
 }
 
-func (r *resource) applyStrategicPatch(doc, patch []byte) ([]byte, error) {
+func applyStrategicPatch(r *resource, doc, patch []byte) ([]byte, error) {
 	if err := wantObject(patch); err != nil {
 		return nil, err
 	}

@@ -152,3 +152,11 @@ func (g *registry) hasGroup(group, version string) bool {
 	}
 	return false
 }
+
+// selectable reports whether a field selector on r may name the field.
+func (r *resource) selectable(name string) bool {
+	if name == "metadata.name" || (name == "metadata.namespace" && (r.namespaced || !r.custom)) {
+		return true
+	}
+	return slices.Contains(r.fieldNames, name)
+}

@@ -13,6 +13,9 @@ import (
 // errRaced means that the object changed between the read and the commit.
 var errRaced = errors.New("devcluster: object changed meanwhile")
 
+// pullLimit is how many events a watcher takes between looks at its context.
+const pullLimit = 256
+
 // ref points at an object of a table.
 type ref struct{ table, key string }
 
@@ -22,10 +25,9 @@ type ref struct{ table, key string }
 type store struct {
 	maxEvents int
 	maxAge    time.Duration
-	now       func() time.Time
 	wal       *wal // nil when nothing is kept on disk
 	// changed is notified of every commit, under the lock; it must not block.
-	changed func(t *table, e *event)
+	changed func(in locked, t *table, e *event)
 
 	mu     sync.RWMutex // guards everything below
 	rv     uint64
@@ -35,15 +37,16 @@ type store struct {
 	owned  map[types.UID]map[ref]struct{} // dependents by owner
 }
 
-func newStore(maxEvents int, maxAge time.Duration) *store {
+// newStore makes an empty store that keeps so many events of a resource, for so long. changed is
+// called for every commit, under the lock: it must not block.
+func newStore(maxEvents int, maxAge time.Duration, changed func(in locked, t *table, e *event)) *store {
 	return &store{
-		maxEvents: maxEvents, maxAge: maxAge, now: time.Now,
-		changed: func(*table, *event) {},
-		rv:      1,
-		moved:   make(chan struct{}),
-		tables:  map[string]*table{},
-		uids:    map[types.UID]ref{},
-		owned:   map[types.UID]map[ref]struct{}{},
+		maxEvents: maxEvents, maxAge: maxAge, changed: changed,
+		rv:     1,
+		moved:  make(chan struct{}),
+		tables: map[string]*table{},
+		uids:   map[types.UID]ref{},
+		owned:  map[types.UID]map[ref]struct{}{},
 	}
 }
 
@@ -72,6 +75,9 @@ func (s *store) removeTable(id string) {
 		close(t.wake)
 	}
 }
+
+// now is the time of what is written.
+func (s *store) now() time.Time { return time.Now() }
 
 // version is the resource version of the newest change.
 func (s *store) version() uint64 {
@@ -158,7 +164,7 @@ func (s *store) apply(t *table, e *event) {
 		t.live.Delete(e.gone)
 	}
 	t.append(e, s.maxEvents, s.maxAge)
-	s.changed(t, e)
+	s.changed(locked{s}, t, e)
 }
 
 // index adds or removes an object from the uid and owner indexes.
@@ -221,6 +227,47 @@ type batch struct {
 	rv     uint64 // everything at or below has been handed out
 	wake   <-chan struct{}
 }
+
+// quiet is the version up to which a watcher of t at rv has seen everything: the store's, unless t
+// has moved.
+func (s *store) quiet(t *table, rv uint64) uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if t.after(rv) == len(t.log) {
+		return s.rv
+	}
+	return rv
+}
+
+// progress is the version of the newest change, and what is closed by the next one.
+func (s *store) progress() (uint64, <-chan struct{}) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.rv, s.moved
+}
+
+// each calls visit for every object, under the lock.
+func (s *store) each(visit func(at ref, o *object)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for id, t := range s.tables {
+		t.live.Ascend(func(o *object) bool {
+			visit(ref{id, o.key}, o)
+			return true
+		})
+	}
+}
+
+// unserve stops serving what a CRD defined, and deletes it.
+func (s *store) unserve(served *registry, crd apiObject) {
+	if r := served.defined(crd); r != nil {
+		served.remove(r.id())
+		s.removeTable(r.id())
+	}
+}
+
+// close ends the log; nothing is written afterwards.
+func (s *store) close() error { return s.wal.close() }
 
 // pull returns up to limit events of a resource above rv. It fails with
 // errExpired when some of them are gone, also when the table itself is.

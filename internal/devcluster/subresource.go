@@ -2,7 +2,6 @@ package devcluster
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func (a *api) subresource(c *call) error {
+func (a *server) subresource(c *call) error {
 	switch {
 	case c.sub == "status" && c.res.hasStatus:
 		switch c.req.Method {
@@ -53,7 +52,7 @@ func (c *call) read(into any) error {
 	return nil
 }
 
-func (a *api) handleLog(c *call) error {
+func (a *server) handleLog(c *call) error {
 	o := a.store.get(c.res, c.key())
 	if o == nil {
 		return apierrors.NewNotFound(c.res.groupResource(), c.name)
@@ -64,7 +63,7 @@ func (a *api) handleLog(c *call) error {
 	return quietly(err)
 }
 
-func (a *api) handleBinding(c *call) error {
+func (a *server) handleBinding(c *call) error {
 	o, _, err := c.writeOptions()
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (a *api) handleBinding(c *call) error {
 			return apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", b.UID, pod.obj.GetUID()))
 		}
 	}
-	if err := a.bind(c.key(), b.Target.Name, o.dryRun); err != nil {
+	if err := a.writer.bind(c.key(), b.Target.Name, o.dryRun); err != nil {
 		return err
 	}
 	return c.json(http.StatusCreated, success())
@@ -91,35 +90,8 @@ func success() metav1.Status {
 	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
 }
 
-// bind gives a pod its node. Errors are Status errors.
-func (a *api) bind(key, node string, dryRun bool) error {
-	r := a.registry.get("pods")
-	for {
-		cur := a.store.get(r, key)
-		if cur == nil {
-			return apierrors.NewNotFound(r.groupResource(), key)
-		}
-		pod := cur.clone().(*corev1.Pod)
-		switch {
-		case pod.DeletionTimestamp != nil:
-			return apierrors.NewConflict(r.groupResource(), pod.Name, fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name))
-		case pod.Spec.NodeName != "":
-			return apierrors.NewConflict(r.groupResource(), pod.Name, fmt.Errorf("pod %s is already assigned to node %q", pod.Name, pod.Spec.NodeName))
-		case dryRun:
-			return nil
-		}
-		pod.Spec.NodeName = node
-		setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, metav1.NewTime(a.store.now()))
-		if _, err := a.store.commit(r, cur, pod); err == nil {
-			return nil
-		} else if !errors.Is(err, errRaced) {
-			return apierrors.NewInternalError(err)
-		}
-	}
-}
-
 // handleEviction deletes the pod; there are no disruption budgets to hold it.
-func (a *api) handleEviction(c *call) error {
+func (a *server) handleEviction(c *call) error {
 	var e policyv1.Eviction
 	if err := c.read(&e); err != nil {
 		return err
@@ -128,62 +100,21 @@ func (a *api) handleEviction(c *call) error {
 	if e.DeleteOptions != nil {
 		o = *e.DeleteOptions
 	}
-	if _, _, err := a.delete(c.res, c.key(), o); err != nil {
+	if _, _, err := a.writer.delete(c.res, c.key(), o); err != nil {
 		return err
 	}
 	return c.json(http.StatusCreated, success())
 }
 
 // handleFinalize lets a client remove the finalizers that hold a namespace.
-func (a *api) handleFinalize(c *call) error {
+func (a *server) handleFinalize(c *call) error {
 	obj, _, err := c.decode(checkIgnore)
 	if err != nil {
 		return err
 	}
-	done, err := a.finalize(c.name, obj.(*corev1.Namespace).Spec.Finalizers)
+	done, err := a.writer.finalize(c.name, obj.(*corev1.Namespace).Spec.Finalizers)
 	if err != nil {
 		return err
 	}
 	return c.object(http.StatusOK, done)
-}
-
-// finalize sets a namespace's finalizers; one that is being deleted goes with the last.
-func (a *api) finalize(name string, finalizers []corev1.FinalizerName) (*object, error) {
-	r := a.registry.get("namespaces")
-	for {
-		cur := a.store.get(r, name)
-		if cur == nil {
-			return nil, apierrors.NewNotFound(r.groupResource(), name)
-		}
-		ns := cur.clone().(*corev1.Namespace)
-		ns.Spec.Finalizers = finalizers
-		var done *object
-		var err error
-		if len(finalizers) == 0 && ns.DeletionTimestamp != nil && len(ns.Finalizers) == 0 {
-			done, err = a.remove(r, cur)
-		} else {
-			done, err = a.store.commit(r, cur, ns)
-		}
-		if err == nil {
-			return done, nil
-		}
-		if !errors.Is(err, errRaced) {
-			return nil, apierrors.NewInternalError(err)
-		}
-	}
-}
-
-// setPodCondition adds or replaces a condition, moving its time only when its status changes.
-func setPodCondition(p *corev1.Pod, c corev1.PodCondition, now metav1.Time) {
-	c.LastTransitionTime = metav1.NewTime(now.Rfc3339Copy().Time)
-	for i, was := range p.Status.Conditions {
-		if was.Type == c.Type {
-			if was.Status == c.Status {
-				c.LastTransitionTime = was.LastTransitionTime
-			}
-			p.Status.Conditions[i] = c
-			return
-		}
-	}
-	p.Status.Conditions = append(p.Status.Conditions, c)
 }

@@ -15,7 +15,7 @@ import (
 
 // handleToken answers a token for a service account. It has the form and the claims of a real one
 // and no signature: the dev cluster authenticates nobody.
-func (a *api) handleToken(c *call) error {
+func (a *server) handleToken(c *call) error {
 	account := a.store.get(c.res, c.key())
 	if account == nil {
 		return apierrors.NewNotFound(c.res.groupResource(), c.name)
@@ -26,7 +26,7 @@ func (a *api) handleToken(c *call) error {
 	}
 	who := map[string]any{"namespace": c.namespace, "serviceaccount": map[string]any{"name": c.name, "uid": account.obj.GetUID()}}
 	if ref := req.Spec.BoundObjectRef; ref != nil && ref.Kind == "Pod" {
-		pods := a.registry.get("pods")
+		pods := a.kinds.get("pods")
 		pod := a.store.get(pods, objectKey(c.namespace, ref.Name))
 		if pod == nil {
 			return apierrors.NewNotFound(pods.groupResource(), ref.Name)

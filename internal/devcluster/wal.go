@@ -114,8 +114,9 @@ func rewriteWAL(dir string, s *store) (*wal, error) {
 	return &wal{log: log}, nil
 }
 
-// replay loads the log in dir into an empty store and opens it for writing.
-func (a *api) replay(dir string) error {
+// replay loads the log in dir into an empty store and opens it for writing. The CRDs in it are
+// served again.
+func (s *store) replay(served *registry, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -123,16 +124,15 @@ func (a *api) replay(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.load(dir); err != nil {
+	if err := s.load(served, dir); err != nil {
 		return errors.Join(err, lock.Close())
 	}
-	a.store.wal.lock = lock
+	s.wal.lock = lock
 	return nil
 }
 
 // load applies the log in dir, compacts it, and leaves it open in the store.
-func (a *api) load(dir string) error {
-	s := a.store
+func (s *store) load(served *registry, dir string) error {
 	var compacted uint64          // what the log was compacted at
 	told := map[string]bool{}     // tables whose newest change before that is known
 	newest := map[string]uint64{} // and the newest afterwards
@@ -142,7 +142,7 @@ func (a *api) load(dir string) error {
 			compacted = e.RV
 			return nil
 		}
-		r := a.registry.get(e.Table)
+		r := served.get(e.Table)
 		if r == nil {
 			if e.Delete {
 				return nil // of a resource whose CRD was deleted since
@@ -162,7 +162,7 @@ func (a *api) load(dir string) error {
 		if e.Delete {
 			t.live.Delete(&object{key: e.Key})
 			if old != nil && r.id() == crdID {
-				a.unserve(old.obj)
+				s.unserve(served, old.obj)
 			}
 			return nil
 		}
@@ -174,7 +174,7 @@ func (a *api) load(dir string) error {
 		t.live.ReplaceOrInsert(o)
 		s.index(t, o, true)
 		if r.id() == crdID {
-			return a.serveCRD(obj)
+			return served.serve(obj)
 		}
 		return nil
 	})

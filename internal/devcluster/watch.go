@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// pullLimit is how many events one watcher renders between looks at its context.
-	pullLimit = 256
 	// writeLimit is how long a watcher may leave a write unread before it is cut.
 	writeLimit = 30 * time.Second
 )
@@ -34,7 +32,7 @@ type watcher struct {
 }
 
 // handleWatch streams until the client leaves, its timeout ends, or the server stops.
-func (a *api) handleWatch(c *call, o listOptions) error {
+func (a *server) handleWatch(c *call, o listOptions) error {
 	wantState := o.rv == 0
 	if o.initial != nil {
 		wantState = *o.initial
@@ -47,7 +45,7 @@ func (a *api) handleWatch(c *call, o listOptions) error {
 	}
 	// The watch is accepted now; like the real server's, later errors go into the stream.
 	if o.initial != nil && wantState {
-		if err := a.reached(c.req.Context(), o.rv); err != nil {
+		if err := a.reader.reached(c.req.Context(), o.rv); err != nil {
 			w.fail(err)
 			return nil
 		}
@@ -86,14 +84,14 @@ func (w *watcher) state(state *tree, rv uint64) bool {
 }
 
 // follow sends events above rv until something ends the watch.
-func (w *watcher) follow(a *api, t *table, rv uint64) {
+func (w *watcher) follow(a *server, t *table, rv uint64) {
 	timeout := w.o.timeout
 	if timeout == 0 {
-		timeout = a.cfg.WatchTimeout + rand.N(a.cfg.WatchTimeout)
+		timeout = a.watchTimeout + rand.N(a.watchTimeout)
 	}
 	end := time.NewTimer(timeout)
 	defer end.Stop()
-	marks := time.NewTicker(a.cfg.BookmarkEvery - a.cfg.BookmarkEvery/10 + rand.N(a.cfg.BookmarkEvery/5+1))
+	marks := time.NewTicker(a.bookmarkEvery - a.bookmarkEvery/10 + rand.N(a.bookmarkEvery/5+1))
 	defer marks.Stop()
 	for {
 		b, err := a.store.pull(w.c.res, t, rv, pullLimit)
@@ -117,7 +115,7 @@ func (w *watcher) follow(a *api, t *table, rv uint64) {
 		select {
 		case <-b.wake:
 		case <-marks.C:
-			if w.o.bookmarks && !(w.bookmark(max(rv, a.quiet(t, rv)), false) && w.flush()) {
+			if w.o.bookmarks && !(w.bookmark(max(rv, a.store.quiet(t, rv)), false) && w.flush()) {
 				return
 			}
 		case <-end.C:
@@ -131,17 +129,6 @@ func (w *watcher) follow(a *api, t *table, rv uint64) {
 			return
 		}
 	}
-}
-
-// quiet is the version up to which a watcher at rv has seen everything: the
-// store's, unless its own table has moved.
-func (a *api) quiet(t *table, rv uint64) uint64 {
-	a.store.mu.RLock()
-	defer a.store.mu.RUnlock()
-	if t.after(rv) == len(t.log) {
-		return a.store.rv
-	}
-	return rv
 }
 
 // event sends a change as the selection sees it.

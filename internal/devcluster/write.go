@@ -3,7 +3,6 @@ package devcluster
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -25,92 +23,24 @@ type writeOptions struct {
 	sub     string // the sub-resource written: "" or "status"
 }
 
+// writer changes what the store holds as the API does: with admission, defaults, validation,
+// preconditions and finalizers. Its errors are Status errors.
+type writer struct {
+	store *store
+	kinds *registry
+}
+
+func newWriter(s *store, kinds *registry) *writer { return &writer{store: s, kinds: kinds} }
+
 // nameTries is how often a generated name that is taken is generated again.
 const nameTries = 8
 
-// parseWriteOptions checks the parameters of a write.
-func (c *call) writeOptions() (writeOptions, fieldCheck, error) {
-	q := c.req.URL.Query()
-	o := writeOptions{manager: q.Get("fieldManager"), sub: c.sub}
-	if o.manager == "" {
-		o.manager, _, _ = strings.Cut(c.req.UserAgent(), "/")
-	}
-	var errs field.ErrorList
-	for _, v := range q["dryRun"] {
-		if v != metav1.DryRunAll {
-			errs = append(errs, field.NotSupported(field.NewPath("dryRun"), v, []string{metav1.DryRunAll}))
-		}
-		o.dryRun = true
-	}
-	check := checkWarn
-	if v := q.Get("fieldValidation"); v != "" {
-		check = fieldCheck(v)
-	}
-	if check != checkIgnore && check != checkWarn && check != checkStrict {
-		errs = append(errs, field.NotSupported(field.NewPath("fieldValidation"), check, []fieldCheck{checkIgnore, checkStrict, checkWarn}))
-	}
-	if len(errs) > 0 {
-		kind := map[string]string{http.MethodPost: "CreateOptions", http.MethodPut: "UpdateOptions", http.MethodPatch: "PatchOptions"}[c.req.Method]
-		return o, check, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
-	}
-	return o, check, nil
-}
-
-// warn adds a warning header per text.
-func (c *call) warn(texts []string) {
-	for _, t := range texts {
-		c.w.Header().Add("Warning", fmt.Sprintf("299 - %q", t))
-	}
-}
-
-// decode reads the object that the body holds.
-func (c *call) decode(check fieldCheck) (apiObject, []string, error) {
-	data, err := c.body()
-	if err != nil {
-		return nil, nil, err
-	}
-	return decode(c.res, data, check)
-}
-
-func (a *api) handleCreate(c *call) error {
-	o, check, err := c.writeOptions()
-	if err != nil {
-		return err
-	}
-	obj, warnings, err := c.decode(check)
-	if err != nil {
-		return err
-	}
-	if err := c.adoptNamespace(obj); err != nil {
-		return err
-	}
-	done, err := a.create(c.res, obj, o)
-	if err != nil {
-		return err
-	}
-	c.warn(warnings)
-	return c.object(http.StatusCreated, done)
-}
-
-// adoptNamespace makes the object's namespace the one in the path.
-func (c *call) adoptNamespace(obj apiObject) error {
-	if c.res.namespaced && c.namespace == "" {
-		return methodNotAllowed()
-	}
-	switch obj.GetNamespace() {
-	case "", c.namespace:
-		obj.SetNamespace(c.namespace)
-		return nil
-	}
-	return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
-}
-
 // create stores a new object. obj belongs to the store afterwards. Errors are Status errors.
-func (a *api) create(r *resource, obj apiObject, o writeOptions) (*object, error) {
+func (w *writer) create(r *resource, obj apiObject, o writeOptions) (*object, error) {
 	if obj.GetResourceVersion() != "" && obj.GetResourceVersion() != "0" {
 		return nil, plain("resourceVersion should not be set on objects to be created")
 	}
-	if err := a.admitNamespace(r, obj); err != nil {
+	if err := w.admitNamespace(r, obj); err != nil {
 		return nil, err
 	}
 	base := ""
@@ -118,7 +48,7 @@ func (a *api) create(r *resource, obj apiObject, o writeOptions) (*object, error
 		base = obj.GetGenerateName()
 	}
 	obj.SetUID(uuid.NewUUID())
-	obj.SetCreationTimestamp(metav1.NewTime(a.store.now().Truncate(time.Second)))
+	obj.SetCreationTimestamp(metav1.NewTime(w.store.now().Truncate(time.Second)))
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
 	obj.SetSelfLink("")
@@ -135,24 +65,24 @@ func (a *api) create(r *resource, obj apiObject, o writeOptions) (*object, error
 		if r.prepareCreate != nil {
 			r.prepareCreate(obj)
 		}
-		if err := a.admit(r, obj); err != nil {
+		if err := w.admit(r, obj); err != nil {
 			return nil, err
 		}
 		if errs := validateNew(r, obj); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(r.groupKind(), obj.GetName(), errs)
 		}
-		setManager(obj, r, o, a.store.now())
+		setManager(obj, r, o, w.store.now())
 		if r.id() == crdID {
-			if err := a.establish(obj); err != nil {
+			if err := w.kinds.establish(obj); err != nil {
 				return nil, err
 			}
 		}
 		if o.dryRun {
-			return a.dryCreate(r, obj)
+			return w.dryCreate(r, obj)
 		}
-		done, err := a.store.commit(r, nil, obj)
+		done, err := w.store.commit(r, nil, obj)
 		if err == nil {
-			return done, a.created(r, obj)
+			return done, w.created(r, obj)
 		}
 		if !errors.Is(err, errRaced) {
 			return nil, apierrors.NewInternalError(err)
@@ -164,9 +94,9 @@ func (a *api) create(r *resource, obj apiObject, o writeOptions) (*object, error
 	return nil, apierrors.NewGenerateNameConflict(r.groupResource(), obj.GetName(), 1)
 }
 
-func (a *api) dryCreate(r *resource, obj apiObject) (*object, error) {
+func (w *writer) dryCreate(r *resource, obj apiObject) (*object, error) {
 	key := objectKey(obj.GetNamespace(), obj.GetName())
-	if a.store.get(r, key) != nil {
+	if w.store.get(r, key) != nil {
 		return nil, apierrors.NewAlreadyExists(r.groupResource(), obj.GetName())
 	}
 	return dry(r, key, obj, 0)
@@ -201,50 +131,13 @@ func validateNew(r *resource, obj apiObject) field.ErrorList {
 	return errs
 }
 
-func (a *api) handleUpdate(c *call) error {
-	o, check, err := c.writeOptions()
-	if err != nil {
-		return err
-	}
-	obj, warnings, err := c.decode(check)
-	if err != nil {
-		return err
-	}
-	if obj.GetName() == "" {
-		return apierrors.NewBadRequest("name must be provided")
-	}
-	if obj.GetName() != c.name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), c.name))
-	}
-	if err := c.adoptNamespace(obj); err != nil {
-		return err
-	}
-	if c.res.createOnUpdate && c.sub == "" && a.store.get(c.res, c.key()) == nil {
-		done, err := a.create(c.res, obj, o)
-		if err == nil {
-			return c.object(http.StatusCreated, done)
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-	}
-	done, err := a.update(c.res, c.key(), o, func(*object) (apiObject, error) {
-		return obj.DeepCopyObject().(apiObject), nil
-	})
-	if err != nil {
-		return err
-	}
-	c.warn(warnings)
-	return c.object(http.StatusOK, done)
-}
-
 // update replaces the object at key by what change makes of it. change may be
 // called again when another write comes between. It returns the stored object,
 // or, when the update removed the last finalizer of a deleting object, what was
 // asked for while the object is gone. Errors are Status errors.
-func (a *api) update(r *resource, key string, o writeOptions, change func(cur *object) (apiObject, error)) (*object, error) {
+func (w *writer) update(r *resource, key string, o writeOptions, change func(cur *object) (apiObject, error)) (*object, error) {
 	for {
-		cur := a.store.get(r, key)
+		cur := w.store.get(r, key)
 		if cur == nil {
 			name := key[strings.IndexByte(key, '/')+1:]
 			return nil, apierrors.NewNotFound(r.groupResource(), name)
@@ -262,7 +155,7 @@ func (a *api) update(r *resource, key string, o writeOptions, change func(cur *o
 			return nil, apierrors.NewInvalid(r.groupKind(), cur.obj.GetName(), errs)
 		}
 		if r.id() == crdID {
-			if err := a.establish(next); err != nil {
+			if err := w.kinds.establish(next); err != nil {
 				return nil, err
 			}
 		}
@@ -270,7 +163,7 @@ func (a *api) update(r *resource, key string, o writeOptions, change func(cur *o
 			if o.dryRun {
 				return dry(r, key, next, cur.rv)
 			}
-			if _, err := a.remove(r, cur); errors.Is(err, errRaced) {
+			if _, err := w.remove(r, cur); errors.Is(err, errRaced) {
 				continue
 			} else if err != nil {
 				return nil, apierrors.NewInternalError(err)
@@ -281,15 +174,15 @@ func (a *api) update(r *resource, key string, o writeOptions, change func(cur *o
 		if same(next, cur.obj) {
 			return cur, nil
 		}
-		setManager(next, r, o, a.store.now())
+		setManager(next, r, o, w.store.now())
 		if o.dryRun {
 			return dry(r, key, next, cur.rv)
 		}
-		done, err := a.store.commit(r, cur, next)
+		done, err := w.store.commit(r, cur, next)
 		switch {
 		case err == nil:
 			if r.id() == crdID {
-				err = a.serveCRD(next)
+				err = w.kinds.serve(next)
 			}
 			return done, err
 		case !errors.Is(err, errRaced):
