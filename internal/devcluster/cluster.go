@@ -11,17 +11,24 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/internal/devcluster/control"
+	"github.com/deltaplane/deltaplane/internal/devcluster/kinds"
+	"github.com/deltaplane/deltaplane/internal/devcluster/read"
+	"github.com/deltaplane/deltaplane/internal/devcluster/serve"
+	"github.com/deltaplane/deltaplane/internal/devcluster/store"
+	"github.com/deltaplane/deltaplane/internal/devcluster/write"
 )
 
 // Cluster is a dev cluster. Its methods are safe for concurrent use.
 type Cluster struct {
 	cfg       Config
 	log       *slog.Logger
-	store     *store
-	kinds     *registry
-	server    *server
-	binder    *binder
-	collector *collector
+	store     *store.Store
+	kinds     *kinds.Registry
+	server    *serve.Server
+	binder    *control.Binder
+	collector *control.Collector
 
 	ready    chan struct{}
 	stopping chan struct{} // closed when watches must end
@@ -39,26 +46,26 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	kinds, dirty := newRegistry(builtins(*cfg.DefaultTolerations)), newDirtySet()
-	objects := newStore(cfg.HistoryEvents, cfg.HistoryAge, dirty.note)
-	for _, r := range kinds.all() {
-		objects.ensure(r)
+	kinds, dirty := kinds.NewRegistry(kinds.Builtins(*cfg.DefaultTolerations)), control.NewDirtySet()
+	objects := store.New(cfg.HistoryEvents, cfg.HistoryAge, dirty.Note)
+	for _, r := range kinds.All() {
+		objects.Ensure(r)
 	}
 	if cfg.DataDir != "" {
-		if err := objects.replay(kinds, cfg.DataDir); err != nil {
+		if err := objects.Replay(kinds, cfg.DataDir); err != nil {
 			return nil, fmt.Errorf("dev cluster data: %w", err)
 		}
 	}
-	w := newWriter(objects, kinds)
-	if err := w.bootstrap(); err != nil {
-		return nil, errors.Join(fmt.Errorf("dev cluster: %w", err), objects.close())
+	w := write.New(objects, kinds)
+	if err := w.Bootstrap(); err != nil {
+		return nil, errors.Join(fmt.Errorf("dev cluster: %w", err), objects.Close())
 	}
 	c := &Cluster{cfg: cfg, log: log, store: objects, kinds: kinds, ready: make(chan struct{}), stopping: make(chan struct{})}
-	c.server = newServer(settings{
-		bookmarkEvery: cfg.BookmarkEvery, watchTimeout: cfg.WatchTimeout, forbidden: cfg.Forbidden, fault: cfg.Fault,
-	}, log, objects, kinds, newReader(objects, cfg.FreshTimeout), w, c.stopping)
-	c.binder = newBinder(objects, kinds, w, log)
-	c.collector = newCollector(objects, kinds, w, log, cfg.EventTTL, dirty)
+	c.server = serve.New(serve.Settings{
+		BookmarkEvery: cfg.BookmarkEvery, WatchTimeout: cfg.WatchTimeout, Forbidden: cfg.Forbidden, Fault: cfg.Fault,
+	}, log, objects, kinds, read.New(objects, cfg.FreshTimeout), w, c.stopping)
+	c.binder = control.NewBinder(objects, kinds, w, log)
+	c.collector = control.NewCollector(objects, kinds, w, log, cfg.EventTTL, dirty)
 	return c, nil
 }
 
@@ -67,7 +74,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 func (c *Cluster) Run(ctx context.Context) error {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.cfg.Listen)
 	if err != nil {
-		return errors.Join(fmt.Errorf("dev cluster: %w", err), c.store.close())
+		return errors.Join(fmt.Errorf("dev cluster: %w", err), c.store.Close())
 	}
 	c.url = "http://" + lis.Addr().String()
 	srv := &http.Server{Handler: c.server, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug)}
@@ -95,17 +102,17 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(err, c.store.close())
+	return errors.Join(err, c.store.Close())
 }
 
 // loops runs everything but the listener.
 func (c *Cluster) loops(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if !c.cfg.NoCollector {
-		group.Go(func() error { return c.collector.run(ctx) })
+		group.Go(func() error { return c.collector.Run(ctx) })
 	}
 	if !c.cfg.NoBinder {
-		group.Go(func() error { return c.binder.run(ctx) })
+		group.Go(func() error { return c.binder.Run(ctx) })
 	}
 	return group.Wait()
 }
@@ -154,20 +161,20 @@ current-context: dev
 }
 
 // ResourceVersion is the version of the newest change.
-func (c *Cluster) ResourceVersion() uint64 { return c.store.version() }
+func (c *Cluster) ResourceVersion() uint64 { return c.store.Version() }
 
 // Compact forgets the history of every resource, so that watches and page tokens
 // from before answer 410 Expired. Watches that are up to date go on.
-func (c *Cluster) Compact() { c.store.compact() }
+func (c *Cluster) Compact() { c.store.Compact() }
 
 // InjectWatchLine sends a line verbatim to every watcher of a resource ("pods",
 // "jobs.batch") as if it were an event, at a resource version of its own. It
 // reports whether the resource is served. Meant for tests of bad input.
 func (c *Cluster) InjectWatchLine(resource string, line []byte) bool {
-	r := c.kinds.get(resource)
+	r := c.kinds.Get(resource)
 	if r == nil {
 		return false
 	}
-	c.store.inject(r, line)
+	c.store.Inject(r, line)
 	return true
 }

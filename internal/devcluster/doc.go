@@ -8,15 +8,14 @@
 // it authenticates nobody, has no nodes but those that agents register, and keeps its
 // state in memory, or in an append-only log when Config.DataDir is set.
 //
-// How it is built:
+// It holds the configuration and the wiring. What happens is in its packages, along the way of a
+// request; each says in its documentation what comes in, what goes out and what it may touch.
+// Imports point from left to right alone:
 //
-//	http.go        request -> route -> handler, content negotiation, Status errors
-//	resource.go    the registry: one value per kind drives everything below
-//	store.go       tables of immutable encoded objects under one resource version
-//	history.go     the bounded event log of a table: watches, snapshots, compaction
-//	list.go watch.go write.go patch.go delete.go subresource.go   the verbs
-//	job.go pod.go node.go ...   defaulting and validation of one kind each
-//	collect.go     owner garbage collection, namespaces, expiry of events
-//	binder.go      what the scheduler does
-//	wal.go         durability: written before a change is acknowledged
+//	                         ┌─> write ─┐
+//	devcluster ─┬─> serve ───┤          ├─> store ─> kinds
+//	(config)    └─> control ─┴─> read ──┘
+//
+// A write is in the log before it is visible, and visible before it is acknowledged. Readers and
+// watchers never hold a writer back.
 package devcluster
