@@ -41,6 +41,16 @@ var layers = []layer{
 		others: []string{"google.golang.org/protobuf/", "google.golang.org/grpc", "google.golang.org/grpc/", "google.golang.org/genproto/"},
 		tests:  true,
 	},
+	devclusterRoom("serve", "write", "read", "store", "kinds"),
+	devclusterRoom("control", "write", "read", "store", "kinds"),
+	devclusterRoom("write", "store", "kinds"),
+	devclusterRoom("read", "store", "kinds"),
+	{
+		folder: "internal/devcluster/store",
+		why:    "the dev cluster's store keeps objects and a log of them; it knows no request",
+		ours:   []string{"core/", "internal/devcluster/kinds", "internal/dirlock", "internal/journal"},
+	},
+	devclusterRoom("kinds"),
 	{
 		folder: "internal/devcluster",
 		why:    "the dev cluster stands for somebody else's API server: it knows nothing of us but plumbing",
@@ -120,6 +130,19 @@ var layers = []layer{
 	{folder: "examples/", why: "an example uses what a user has", ours: []string{"client/", "proto/", "examples/"}},
 }
 
+// devclusterRoom is a package of the dev cluster, and which of the others it may import.
+func devclusterRoom(name string, others ...string) layer {
+	l := layer{
+		folder: "internal/devcluster/" + name,
+		why:    "the dev cluster's packages stand along the way of a request: what is nearer to the objects knows nothing of who asks for them",
+		ours:   []string{"core/"},
+	}
+	for _, other := range others {
+		l.ours = append(l.ours, "internal/devcluster/"+other)
+	}
+	return l
+}
+
 // indexerRoom is a package of the indexer, and which of the others it may import.
 func indexerRoom(name string, others ...string) layer {
 	l := layer{
@@ -167,6 +190,7 @@ var doors = []door{
 
 // inner are packages of ours that only some folders may import.
 var inner = []door{
+	{"internal/devcluster/", []string{"internal/devcluster"}, "the dev cluster's packages are its own: everybody else has Config, New and Run"},
 	{"services/indexer/", []string{"services/indexer"}, "the indexer's packages are its own: everybody else has Config, New and Run"},
 }
 
@@ -265,6 +289,14 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"internal/rpc", module + "services/queue", false},
 		{"internal/kube", "k8s.io/client-go/rest", true},
 		{"internal/rpc", "k8s.io/client-go/rest", false},
+		{"internal/devcluster", module + "internal/devcluster/serve", true},
+		{"internal/devcluster/serve", module + "internal/devcluster/write", true},
+		{"internal/devcluster/serve", module + "internal/devcluster/control", false},
+		{"internal/devcluster/write", module + "internal/devcluster/serve", false},
+		{"internal/devcluster/store", module + "internal/devcluster/write", false},
+		{"internal/devcluster/store", module + "internal/journal", true},
+		{"internal/devcluster/kinds", module + "internal/devcluster/store", false},
+		{"cmd/deltaplane", module + "internal/devcluster/serve", false},
 		{"services/queue", module + "services/indexer", false},
 		{"services/queue", module + "services/queue/redis", true},
 		{"services/queue", "github.com/redis/go-redis/v9", false},
