@@ -32,15 +32,13 @@ var unwords = []unword{
 		name:  "code of a rule",
 		write: "what the rule says, or a link to its place in docs/rules.md",
 		// R-22, a.2-24, c.13, b-3.
-		form:   regexp.MustCompile(`\b(RL|[A-Z])-\d{2}\b|\b[a-h]\.\d{1,2}(-\d{1,2})?\b|\bb-\d\b`),
-		except: []string{"services/queue/"},
+		form: regexp.MustCompile(`\b(RL|[A-Z])-\d{2}\b|\b[a-h]\.\d{1,2}(-\d{1,2})?\b|\bb-\d\b`),
 	},
 	{
 		name:  "test named by a code",
 		write: "what happens",
 		// TestR22AWatch, TestDesign63AFence, TestRealR19TooMany.
-		form:   regexp.MustCompile(`\b(Test|Fuzz|Benchmark)(Real)?((RL|[A-Z])\d{1,2}|Design\d{1,2}|A\d{3})+[A-Z]\w*`),
-		except: []string{"services/queue/"},
+		form: regexp.MustCompile(`\b(Test|Fuzz|Benchmark)(Real)?((RL|[A-Z])\d{1,2}|Design\d{1,2}|A\d{3})+[A-Z]\w*`),
 	},
 	{
 		name:  "section of a document that is not here",

@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
-func TestRL04AddsThatAreFreeLeaveTheBucketsFull(t *testing.T) {
+func TestAddsThatAreFreeLeaveTheBucketsFull(t *testing.T) {
 	t.Parallel()
 	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		r.Make(t, r.Changed(t, func(c *queuev1.QueueConfig) {

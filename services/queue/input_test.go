@@ -282,7 +282,7 @@ func TestALeaseNobodyHoldsIsAStatusAndChangesNothing(t *testing.T) {
 			}
 			return res.GetResults()[0].GetStatus()
 		}
-		for _, key := range []string{"k", "never"} { // rule Q-03 fixed: client-go queues it a second time
+		for _, key := range []string{"k", "never"} { // client-go would queue it a second time
 			if got := settle(key, 1); got != queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED {
 				t.Errorf("settling %q, never leased: %v", key, got)
 			}

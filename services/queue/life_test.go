@@ -47,7 +47,7 @@ func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestT10ALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
+func TestALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 	t.Parallel()
 	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		r.AddKeys(t, "k")
@@ -414,7 +414,7 @@ func TestMetricsHaveClientGosNamesAndMeaning(t *testing.T) {
 	if err != nil || len(res.GetLeases()) != 1 {
 		t.Fatalf("Get = %v, %v", res, err)
 	}
-	r.AddKeys(t, "a") // dirty: counted as an add and in the depth
+	r.AddKeys(t, "a") // dirty: counted as an add and in the depth
 	want(t, r.Tel.Registry, map[string]float64{
 		"workqueue_adds_total": 3, "workqueue_depth": 2, "workqueue_retries_total": 0, "workqueue_queue_duration_seconds": 1,
 	})

@@ -67,7 +67,7 @@ func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (queue.Calls, fun
 	}
 }
 
-func TestQ11UpstreamsMetricsTable(t *testing.T) {
+func TestMetricsAreThoseOfUpstreamsTable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // TestMetrics of client-go's metrics_test.go
 		e, err := memory.New(memory.Config{})
@@ -159,7 +159,7 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 	})
 }
 
-func TestQ11ADelayBelowAMicrosecondIsADelay(t *testing.T) {
+func TestADelayBelowAMicrosecondIsADelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, err := memory.New(memory.Config{})
@@ -291,7 +291,7 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 	if work, produce := open(); work != 1 || produce != 1 {
 		t.Errorf("%v Work and %v Produce streams, want one of each", work, produce)
 	}
-	want(t, r.Tel.Registry, map[string]float64{"workqueue_retries_total": 1, "workqueue_adds_total": 2}) // AddAfter without a delay
+	want(t, r.Tel.Registry, map[string]float64{"workqueue_retries_total": 1, "workqueue_adds_total": 2}) // AddAfter without a delay is a retry
 	res, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: queuetest.Q, Key: "a"})
 	if err != nil || queuetest.Tell(res.GetHistory()) != "added p" {
 		t.Errorf("history %q, %v, want the producer's add", queuetest.Tell(res.GetHistory()), err)

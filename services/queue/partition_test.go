@@ -131,7 +131,7 @@ func TestNoPartitionStarvesAnother(t *testing.T) {
 	})
 }
 
-func TestRL03OneBucketServesAllPartitions(t *testing.T) {
+func TestOneBucketServesAllPartitions(t *testing.T) {
 	t.Parallel()
 	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		const burst = 10
@@ -189,7 +189,7 @@ func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
 			queuetest.Wait(t, w.Leases)
 		}
 		if took := time.Since(began); took < 500*time.Millisecond || took > 20*time.Second {
-			t.Errorf("C14: 25 leases, 50 a second from a bucket that stays empty, took %v", took)
+			t.Errorf("25 leases, 50 a second from a bucket that stays empty, took %v", took)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func last(t *testing.T, reports <-chan *queuev1.DrainQueueResponse) (m *queuev1.
 	}
 }
 
-func TestQ05ADrainWaitsForQueuedHeldAndDelayedKeys(t *testing.T) {
+func TestADrainWaitsForReadyLeasedAndDelayedKeys(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		r := queuetest.Start(t, kind, queue.Config{})

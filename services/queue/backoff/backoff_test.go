@@ -46,7 +46,7 @@ func (b backer) next(id string, event *timestamppb.Timestamp) time.Duration {
 	return res.GetEntries()[0].GetBackoff().AsDuration()
 }
 
-func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
+func TestTheBackOffDoublesUpToItsMaximum(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) { // upstream's TestSlowBackoff
 		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(50)})
@@ -72,7 +72,7 @@ func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
 	})
 }
 
-func TestB02B03TheFirstDelayIsNotCappedAndAnOldEntryBeginsAnew(t *testing.T) {
+func TestTheFirstDelayIsNotCappedAndAnOldEntryStartsOver(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(10), Max: queuetest.Seconds(5)})

@@ -15,9 +15,9 @@ func (e *env) backoff(kind workqueue.OpKind, id string) workqueue.Reply {
 
 func withBackoff(b workqueue.BackoffConfig) workqueue.Config { return workqueue.Config{Backoff: b} }
 
-// backoffRules are flowcontrol.Backoff's (B-01 to B-05).
+// backoffRules are flowcontrol.Backoff's: "back-off entries" and what follows in docs/rules.md.
 var backoffRules = map[string]func(*env){
-	"B-01: the delay doubles up to the maximum (TestSlowBackoff)": func(e *env) {
+	"the delay doubles up to the maximum (TestSlowBackoff)": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 50 * time.Second}))
 		var got []int64
 		for range 10 {
@@ -29,10 +29,10 @@ var backoffRules = map[string]func(*env){
 		}
 		e.backoff(workqueue.OpBackoffReset, "a")
 		if got := e.backoff(workqueue.OpBackoffGet, "a").Backoff; got != (workqueue.BackoffEntry{}) {
-			e.Errorf("after Reset %+v, want nothing (B-05)", got)
+			e.Errorf("after Reset %+v, want nothing", got)
 		}
 	},
-	"B-01: ids are a name space of their own": func(e *env) {
+	"ids are a name space of their own": func(e *env) {
 		e.backoff(workqueue.OpBackoffNext, "a")
 		e.counts(workqueue.Counts{})
 		e.wants(workqueue.OpDelete, "a", workqueue.Unchanged)
@@ -43,7 +43,7 @@ var backoffRules = map[string]func(*env){
 		e.adds(workqueue.Queued, "a")
 		e.keys("a")
 	},
-	"B-01: the jitter is a share of the delay before": func(e *env) {
+	"the jitter is a share of the delay before": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: time.Minute, Jitter: 0.5}))
 		for _, want := range []int64{1_250_000, 2_500_000 + 312_500, 5_625_000 + 703_125} {
 			op := of(workqueue.OpBackoffNext, "a")
@@ -53,7 +53,7 @@ var backoffRules = map[string]func(*env){
 			}
 		}
 	},
-	"B-02: the first delay is not capped by the maximum": func(e *env) {
+	"the first delay is not capped by the maximum": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: 10 * time.Second, Max: 5 * time.Second}))
 		for _, want := range []int64{10e6, 5e6, 5e6} {
 			if got := e.backoff(workqueue.OpBackoffNext, "a").Backoff.Delay; got != want {
@@ -61,7 +61,7 @@ var backoffRules = map[string]func(*env){
 			}
 		}
 	},
-	"B-03: an id begins anew when its event lies more than twice the maximum after its last move": func(e *env) {
+	"an entry starts over when the event is more than twice the maximum after its last change": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 5 * time.Second}))
 		next := func(id string, event int64) int64 {
 			return e.do(workqueue.Op{Kind: workqueue.OpBackoffNext, Key: id, Event: event}).Backoff.Delay
@@ -78,7 +78,7 @@ var backoffRules = map[string]func(*env){
 			e.Errorf("an event long ago: %d, want 2 s", got)
 		}
 	},
-	"B-03: the expiry can be set apart": func(e *env) {
+	"the expiry of an entry can be set separately": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 5 * time.Second, ExpireAfter: time.Hour}))
 		e.backoff(workqueue.OpBackoffNext, "a")
 		e.advance(50 * time.Minute)
@@ -86,7 +86,7 @@ var backoffRules = map[string]func(*env){
 			e.Errorf("delay %d after 50 min, want 2 s", got)
 		}
 	},
-	"B-05: a turn drops what expired, and only that (TestBackoffGC)": func(e *env) {
+	"a transaction drops the entries that expired, and only those (TestBackoffGC)": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 5 * time.Second}))
 		delays := func(when string, wantA, wantB int64) {
 			e.Helper()
@@ -104,7 +104,7 @@ var backoffRules = map[string]func(*env){
 		e.backoff(workqueue.OpBackoffReset, "b") // DeleteEntry is the same
 		delays("after the reset", 0, 0)
 	},
-	"B-05: every turn sweeps, so that ids nobody asks for cost nothing": func(e *env) {
+	"every transaction sweeps, so that ids that nobody asks for cost nothing": func(e *env) {
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 5 * time.Second}))
 		e.backoff(workqueue.OpBackoffNext, "a")
 		e.advance(11 * time.Second)

@@ -15,20 +15,20 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// limiters checks that an engine's delays are core/backoff's, rule by rule.
+// limiters checks that an engine's delays are core/backoff's, for each kind of limiter.
 func limiters(t *testing.T, fx Fixture) {
 	exp := backoff.Limiter{Kind: backoff.Exponential, Base: time.Second, Max: 100 * time.Second}
 	fast := backoff.Limiter{Kind: backoff.FastSlow, Fast: time.Second, Slow: 10 * time.Second, MaxFast: 3}
 	bucket := backoff.Limiter{Kind: backoff.Bucket, Rate: 0.7, Burst: 3}
 	for name, l := range map[string]backoff.Limiter{
-		"RL-01":            exp,
-		"RL-01 without":    {Kind: backoff.Exponential},
-		"RL-02":            fast,
-		"RL-03":            bucket,
-		"RL-04":            {Kind: backoff.MaxOf, Of: []backoff.Limiter{exp, bucket, fast}},
-		"RL-05":            {Kind: backoff.MaxWait, Max: 5 * time.Second, Of: []backoff.Limiter{{Kind: backoff.MaxOf, Of: []backoff.Limiter{bucket, exp, bucket}}}},
-		"RL-06 controller": backoff.Controller(),
-		"RL-06 items":      backoff.ItemBased(),
+		"exponential":               exp,
+		"exponential without delay": {Kind: backoff.Exponential},
+		"fast and slow":             fast,
+		"bucket":                    bucket,
+		"the longest of several":    {Kind: backoff.MaxOf, Of: []backoff.Limiter{exp, bucket, fast}},
+		"capped":                    {Kind: backoff.MaxWait, Max: 5 * time.Second, Of: []backoff.Limiter{{Kind: backoff.MaxOf, Of: []backoff.Limiter{bucket, exp, bucket}}}},
+		"controller default":        backoff.Controller(),
+		"item-based default":        backoff.ItemBased(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, fx, workqueue.Config{Limiter: &l})

@@ -24,7 +24,7 @@ func limited(key string, once uint64) workqueue.Op {
 
 // optionRules are what a queue's configuration changes.
 var optionRules = map[string]func(*env){
-	"P-03: where delays are absorbed, an immediate add takes the pending one away": func(e *env) {
+	"where delays are absorbed, an immediate add takes the pending one away": func(e *env) {
 		e = e.with(workqueue.Config{AbsorbDelays: true})
 		e.do(addAfter("a", 5*time.Second))
 		e.adds(workqueue.Queued, "a")
@@ -39,7 +39,7 @@ var optionRules = map[string]func(*env){
 		e.advance(6 * time.Second)
 		e.none()
 	},
-	"P-03: where delays are absorbed, a key that waits takes none, only a higher priority": func(e *env) {
+	"where delays are absorbed, a key that waits takes none, only a higher priority": func(e *env) {
 		e = e.with(workqueue.Config{AbsorbDelays: true, Limiter: exponential(time.Second, time.Minute)})
 		e.adds(workqueue.Queued, "b", "a")
 		late := addAfter("a", 5*time.Second)
@@ -59,7 +59,7 @@ var optionRules = map[string]func(*env){
 		e.end(l, workqueue.Retry, workqueue.Requeued)
 		e.counts(workqueue.Counts{Ready: 2})
 	},
-	"P-03: where delays are absorbed, a key given back at once has no delay left": func(e *env) {
+	"where delays are absorbed, a key given back at once has no delay left": func(e *env) {
 		e = e.with(workqueue.Config{AbsorbDelays: true})
 		e.adds(workqueue.Queued, "a")
 		l := e.one("a")
@@ -67,7 +67,7 @@ var optionRules = map[string]func(*env){
 		e.end(l, workqueue.Release, workqueue.Settled)
 		e.counts(workqueue.Counts{Ready: 1})
 	},
-	"RL-04: every limited add is charged, also while a delay is pending": func(e *env) {
+	"every limited add is charged, also while a delay is pending": func(e *env) {
 		e = e.with(workqueue.Config{Limiter: exponential(time.Second, time.Minute)})
 		for i := range 3 {
 			if got := e.do(limited("a", 0)); got.Status != workqueue.Delayed || got.Requeues != i+1 {
@@ -75,7 +75,7 @@ var optionRules = map[string]func(*env){
 			}
 		}
 	},
-	"RL-04 fixed: with reserve-once a limited add is free while the limiter's delay is pending": func(e *env) {
+	"with reserve-once a limited add is free while the limiter's delay is pending": func(e *env) {
 		e = e.with(workqueue.Config{Limiter: exponential(10*time.Second, time.Hour), ReserveOnce: true})
 		first := e.do(limited("a", 0))
 		raised := limited("a", 0)
@@ -202,7 +202,7 @@ var optionRules = map[string]func(*env){
 			e.after(r, r.Replies[0].Deadline, 5*time.Second)
 		}
 	},
-	"RL-01: changing the limiter keeps the failures, and its buckets start full": func(e *env) {
+	"changing the limiter keeps the failures, and its buckets start full": func(e *env) {
 		e = e.with(workqueue.Config{Limiter: exponential(time.Second, time.Hour)})
 		for range 3 {
 			e.do(limited("a", 0))
@@ -260,7 +260,7 @@ var dispatchRules = map[string]func(*env){
 			e.Errorf("next due %d of a paused queue, want the deadline", r.NextDue)
 		}
 	},
-	"C14: a dispatch limiter of the same rate keeps its bucket, whatever else is configured": func(e *env) {
+	"a dispatch limiter of the same rate keeps its bucket, whatever else is configured": func(e *env) {
 		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 2}}
 		e = e.with(cfg)
 		e.adds(workqueue.Queued, "a", "b", "c", "d")
@@ -278,7 +278,7 @@ var dispatchRules = map[string]func(*env){
 		e.advance(41 * time.Second)
 		e.keys("c")
 	},
-	"C14: a dispatch limiter that was empty starts empty with another rate": func(e *env) {
+	"a dispatch limiter that was empty starts empty with another rate": func(e *env) {
 		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}, LeaseFor: time.Hour}
 		e = e.with(cfg)
 		e.adds(workqueue.Queued, "a", "b", "c", "d", "e")
@@ -300,7 +300,7 @@ var dispatchRules = map[string]func(*env){
 		e.advance(4 * time.Second)
 		e.keys("b")
 	},
-	"C14: a dispatch limiter that had a token starts full with another rate": func(e *env) {
+	"a dispatch limiter that had a token starts full with another rate": func(e *env) {
 		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 2}, LeaseFor: time.Hour}
 		e = e.with(cfg)
 		e.adds(workqueue.Queued, "a", "b", "c", "d", "e", "f", "g")

@@ -55,7 +55,7 @@ func partitions(t *testing.T, fx Fixture) {
 			}
 		}
 	})
-	t.Run("RL-03: tokens taken by the first are spent by another", func(t *testing.T) {
+	t.Run("tokens that the first reserved are spent by another", func(t *testing.T) {
 		l := backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{bucket(0.5, 2), bucket(0.1, 10)}}
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Limiter: &l})
 		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpReserve, Count: 3}, limited("here", 0), {Kind: workqueue.OpReserve}}})
@@ -87,7 +87,7 @@ func partitions(t *testing.T, fx Fixture) {
 			t.Errorf("spent %d away and %d at home, want 3 and 0", got.Spent, r.Spent)
 		}
 	})
-	t.Run("RL-03: tokens that were not spent are given back", func(t *testing.T) {
+	t.Run("tokens that were not spent are given back", func(t *testing.T) {
 		l := bucket(0.01, 2)
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Limiter: &l})
 		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{

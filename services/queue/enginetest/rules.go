@@ -9,13 +9,13 @@ import (
 )
 
 var addRules = map[string]func(*env){
-	"Q-01: a key waits once however often it is added": func(e *env) {
+	"a key waits once however often it is added": func(e *env) {
 		e.adds(workqueue.Queued, "foo", "bar")
 		e.adds(workqueue.AlreadyQueued, "foo", "foo")
 		e.counts(workqueue.Counts{Ready: 2})
 		e.keys("foo", "bar")
 	},
-	"Q-02: N adds during processing make exactly one more run": func(e *env) {
+	"any number of adds while a key is leased make exactly one more run": func(e *env) {
 		e.adds(workqueue.Queued, "foo")
 		l := e.one("foo")
 		e.adds(workqueue.MarkedDirty, "foo", "foo", "foo")
@@ -30,7 +30,7 @@ var addRules = map[string]func(*env){
 		e.none()
 		e.counts(workqueue.Counts{})
 	},
-	"Q-02: a key dirty while held comes back at the tail": func(e *env) {
+	"a key that was added while leased comes back at the tail": func(e *env) {
 		e.adds(workqueue.Queued, "foo")
 		l := e.one("foo")
 		e.adds(workqueue.MarkedDirty, "foo")
@@ -38,7 +38,7 @@ var addRules = map[string]func(*env){
 		e.end(l, workqueue.Done, workqueue.Requeued)
 		e.keys("bar", "foo")
 	},
-	"Q-06: Len counts neither held nor dirty keys": func(e *env) {
+	"Len counts neither leased nor dirty keys": func(e *env) {
 		e.adds(workqueue.Queued, "a", "b", "c")
 		l := e.one("a")
 		e.adds(workqueue.MarkedDirty, "a")
@@ -46,7 +46,7 @@ var addRules = map[string]func(*env){
 		e.end(l, workqueue.Done, workqueue.Requeued)
 		e.counts(workqueue.Counts{Ready: 3})
 	},
-	"Q-04, not P-05: a closed queue refuses adds and is worked off": func(e *env) {
+	"a closed queue refuses adds and is worked off": func(e *env) {
 		e.adds(workqueue.Queued, "a", "b")
 		l := e.one("a")
 		e.adds(workqueue.MarkedDirty, "a")
@@ -63,19 +63,19 @@ var addRules = map[string]func(*env){
 		e.do(workqueue.Op{Kind: workqueue.OpOpen})
 		e.adds(workqueue.Queued, "c")
 	},
-	"P-01: higher priority first, FIFO inside one": func(e *env) {
+	"higher priority first, FIFO inside one": func(e *env) {
 		for _, op := range []workqueue.Op{addP("low", -4), addP("a", 0), addP("top", 3), addP("b", 0), addP("mid", 1)} {
 			e.do(op)
 		}
 		e.keys("top", "mid", "a", "b", "low")
 	},
-	"P-01: a duplicate keeps the higher priority and goes to its tail": func(e *env) {
+	"a duplicate keeps the higher priority and goes to its tail": func(e *env) {
 		for _, op := range []workqueue.Op{addP("foo", 0), addP("bar", 1), addP("foo", 1), addP("bar", -1)} {
 			e.do(op)
 		}
 		e.keys("bar", "foo")
 	},
-	"P-01: a place given up is skipped once, not twice": func(e *env) {
+	"a place given up is skipped once, not twice": func(e *env) {
 		e.do(addP("foo", 0))
 		e.do(addP("foo", 1)) // leaves a place at 0
 		l := e.one("foo")
@@ -86,7 +86,7 @@ var addRules = map[string]func(*env){
 		e.keys("other", "foo")
 		e.none()
 	},
-	"P-01: a raise inside one turn is not leased twice": func(e *env) {
+	"a key raised inside one transaction is not leased twice": func(e *env) {
 		r := e.turn(workqueue.Turn{
 			Ops:   []workqueue.Op{addP("foo", 0), addP("foo", 2), addP("bar", 0), addP("foo", 0)},
 			Takes: []workqueue.Take{{Holder: "a", Max: 1}, {Holder: "b", Max: 5}},
@@ -99,7 +99,7 @@ var addRules = map[string]func(*env){
 		}
 		e.none()
 	},
-	"a retry keeps its priority, or takes the one given (P-07)": func(e *env) {
+	"a retry keeps its priority, or takes the one given": func(e *env) {
 		e.do(addP("a", 2))
 		l := e.one("a")
 		e.end(l, workqueue.Release, workqueue.Settled)
@@ -152,7 +152,7 @@ var leaseRules = map[string]func(*env){
 		e.end(l2, workqueue.Done, workqueue.Settled)
 		e.end(l2, workqueue.Done, workqueue.NotLeased)
 	},
-	"Q-03 fixed, P-04: settling a key nobody holds is refused and harmless": func(e *env) {
+	"settling a key that nobody holds is refused and changes nothing": func(e *env) {
 		e.adds(workqueue.Queued, "a")
 		e.end(workqueue.Lease{Key: "a", Token: 1}, workqueue.Done, workqueue.NotLeased)
 		e.end(workqueue.Lease{Key: "never", Token: 1}, workqueue.Retry, workqueue.NotLeased)
@@ -196,7 +196,7 @@ var leaseRules = map[string]func(*env){
 }
 
 var timeRules = map[string]func(*env){
-	"Q-07: a delay of zero or less is an add": func(e *env) {
+	"a delay of zero or less is an add": func(e *env) {
 		if got := e.do(addAfter("a", 0)); got.Status != workqueue.Queued {
 			e.Errorf("status %d, want Queued", got.Status)
 		}
@@ -205,7 +205,7 @@ var timeRules = map[string]func(*env){
 		}
 		e.keys("a", "b")
 	},
-	"Q-07: a delayed key comes when due, once": func(e *env) {
+	"a delayed key is handed out when due, once": func(e *env) {
 		if got := e.do(addAfter("foo", 5*time.Second)); got.Status != workqueue.Delayed {
 			e.Fatalf("status %d, want Delayed", got.Status)
 		}
@@ -217,7 +217,7 @@ var timeRules = map[string]func(*env){
 		e.advance(20 * time.Second)
 		e.none()
 	},
-	"Q-07: the earliest due time wins, either way round (TestDeduping)": func(e *env) {
+	"the earliest due time wins, either way round (TestDeduping)": func(e *env) {
 		e.do(addAfter("a", 50*time.Second))
 		first := e.do(addAfter("a", 70*time.Second)).ReadyAt
 		e.do(addAfter("b", 50*time.Second))
@@ -240,14 +240,14 @@ var timeRules = map[string]func(*env){
 		e.advance(31 * time.Second)
 		e.keys("a")
 	},
-	"Q-07: keys come in the order of their due times (TestCopyShifting)": func(e *env) {
+	"keys come in the order of their due times (TestCopyShifting)": func(e *env) {
 		e.do(addAfter("first", time.Second))
 		e.do(addAfter("second", 500*time.Millisecond))
 		e.do(addAfter("third", 250*time.Millisecond))
 		e.advance(2 * time.Second)
 		e.keys("third", "second", "first")
 	},
-	"Q-08: a pending delay is not cancelled by an add, a forget or a settlement": func(e *env) {
+	"a pending delay is not cancelled by an add, a forget or a settlement": func(e *env) {
 		e.do(addAfter("a", 5*time.Second))
 		e.adds(workqueue.Queued, "a")
 		l := e.one("a")
@@ -266,14 +266,14 @@ var timeRules = map[string]func(*env){
 		e.end(l, workqueue.Done, workqueue.Requeued)
 		e.keys("a")
 	},
-	"Q-09 fixed: what is delayed survives a shutdown and comes when due": func(e *env) {
+	"a delayed key survives a shutdown and is handed out when due": func(e *env) {
 		e.do(addAfter("a", 5*time.Second))
 		e.do(workqueue.Op{Kind: workqueue.OpClose})
 		e.counts(workqueue.Counts{Delayed: 1})
 		e.advance(6 * time.Second)
 		e.keys("a")
 	},
-	"Q-05: a drain can be followed: what waits, is due later and is held is counted": func(e *env) {
+	"counts of ready, delayed and leased keys show how far a drain is": func(e *env) {
 		e = e.with(workqueue.Config{Limiter: exponential(time.Second, time.Hour)})
 		e.adds(workqueue.Queued, "a", "b")
 		e.do(addAfter("c", 5*time.Second))
@@ -289,14 +289,14 @@ var timeRules = map[string]func(*env){
 		}
 		e.counts(workqueue.Counts{})
 	},
-	"P-03: keys that fall due together come in the order of their times, behind what was ready before": func(e *env) {
+	"keys that fall due together come in the order of their times, behind what was ready before": func(e *env) {
 		e.do(addAfter("late", 2*time.Second))
 		e.do(addAfter("early", time.Second))
 		e.adds(workqueue.Queued, "a")
 		e.advance(3 * time.Second)
 		e.keys("a", "early", "late")
 	},
-	"P-01: a duplicate delayed add keeps the higher priority and the earlier time": func(e *env) {
+	"a duplicate delayed add keeps the higher priority and the earlier time": func(e *env) {
 		for _, op := range []workqueue.Op{addP("a", 1), addP("a", 3), addP("a", -2)} {
 			op.Delay = 1e6
 			e.do(op)
@@ -376,7 +376,7 @@ var storeRules = map[string]func(*env){
 			e.Errorf("next due %d, want the deadline %d", r.NextDue, r.Leases[0].Deadline)
 		}
 	},
-	"Q-11, P-06: adds are transitions to waiting, retries are delayed or limited adds": func(e *env) {
+	"adds are transitions to waiting, retries are delayed or limited adds": func(e *env) {
 		r := e.turn(workqueue.Turn{
 			Ops:   []workqueue.Op{add("a"), add("a"), add("b"), addAfter("c", time.Second), addAfter("c", 2*time.Second)},
 			Takes: []workqueue.Take{{Holder: "w", Max: 1}},

@@ -13,7 +13,7 @@ import (
 )
 
 var settleRules = map[string]func(*env){
-	"Q-10: a retry waits as the limiter says, forget starts anew": func(e *env) {
+	"a retry waits as the limiter says, forget starts over": func(e *env) {
 		e = newEnv(e.T, e.fx, workqueue.Config{Limiter: exponential(time.Second, time.Minute)})
 		e.adds(workqueue.Queued, "a")
 		for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
@@ -50,7 +50,7 @@ var settleRules = map[string]func(*env){
 			e.Errorf("requeues after Forget = %d, want 0", got)
 		}
 	},
-	"W-01: retry after forgets and waits": func(e *env) {
+	"After forgets the failures and waits": func(e *env) {
 		limited := add("a")
 		limited.Limited = true
 		e.do(limited)

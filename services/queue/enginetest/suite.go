@@ -1,5 +1,5 @@
-// Package enginetest is what every queue engine must pass: the rules of
-// client-go's work queue by number, those of leases and barriers, and random
+// Package enginetest is what every queue engine must pass: the rules of client-go's
+// work queue, of leases and of barriers, as docs/rules.md has them, and random
 // histories compared with core/workqueue.
 package enginetest
 
@@ -71,10 +71,10 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 // add's name, a last due time of a limited add, the random number of a jitter,
 // deadlines to the microsecond.
 var exact = map[string]bool{
-	"a limited add of one name is charged once while its delay is pending":       true,
-	"RL-01: changing the limiter keeps the failures, and its buckets start full": true,
-	"B-01: the jitter is a share of the delay before":                            true,
-	"MaxProcessing: a lease is not extended past it":                             true,
+	"a limited add of one name is charged once while its delay is pending": true,
+	"changing the limiter keeps the failures, and its buckets start full":  true,
+	"the jitter is a share of the delay before":                            true,
+	"MaxProcessing: a lease is not extended past it":                       true,
 }
 
 var queues atomic.Int64

@@ -146,7 +146,7 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 					}
 					gens[p].Learn(r)
 					now = now.Add(time.Duration(i%7) * 100 * time.Millisecond)
-					if i%50 == 49 && cfg.Dispatch != nil { // C14: what that does to the bucket depends on when it is done
+					if i%50 == 49 && cfg.Dispatch != nil { // what that does to the bucket depends on when it is done
 						cfg.Dispatch = &workqueue.Rate{QPS: float64(i), Burst: i/50 + 1}
 						if _, _, err := e.Configure(t.Context(), q.(*queue).name, cfg); err != nil {
 							t.Fatal(err)

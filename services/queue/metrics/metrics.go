@@ -11,12 +11,11 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// Set counts what queues do, under client-go's names and with their
-// meaning. Counters and histograms are of what this server did: over
-// replicas they add up. Gauges of the store (depth, delayed, leases, dead) are
-// the same on every replica and do not; those of held keys are this server's.
-// There is no label for the priority, as controller-runtime has one (P-06):
-// counts by level are not kept by the store.
+// Set counts what queues do, under client-go's names and with their meaning.
+// Counters and histograms are of what this server did: over replicas they add up.
+// Gauges of the store (depth, delayed, leases, dead) are the same on every replica
+// and do not; those of leased keys are this server's. There is no label for the
+// priority, which controller-runtime has: the store keeps no counts by level.
 type Set struct {
 	adds, retries, expired, redelivered *prometheus.CounterVec
 	died, overflows, lostExt, repaired  *prometheus.CounterVec

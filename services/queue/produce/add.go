@@ -20,8 +20,8 @@ type adds struct {
 	queue, session string
 	items          []*queuev1.AddItem
 	delay          time.Duration
-	// after is set for an AddAfter, which client-go counts as a retry whatever
-	// its delay. The store counts those with one.
+	// after is set for an AddAfter, which client-go counts as a retry whatever its
+	// delay. The store counts only those with one.
 	after, last, limited bool
 }
 
@@ -89,7 +89,7 @@ func (s *Server) add(ctx context.Context, c *wire.Checks, a adds) ([]*queuev1.Ad
 		return nil, err
 	}
 	as := wire.SessionID(ctx, a.session)
-	if s.Sessions.Find(as).ShutDown() { // dropped, and told so
+	if s.Sessions.Find(as).ShutDown() { // dropped, each with a status
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
 			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}

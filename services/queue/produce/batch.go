@@ -17,7 +17,7 @@ type produceBatch struct {
 	bad     []badOp
 	err     error // why the whole batch is refused
 	bytes   int
-	after   int  // AddAfter without a delay: a retry to client-go all the same
+	after   int  // AddAfter without a delay, which client-go counts as retries too
 	ready   bool // to be answered; guarded by the producer's mu
 	known   wire.Collections
 }
@@ -60,7 +60,7 @@ func (b *produceBatch) sum() uint64 {
 	return uint64(d)
 }
 
-// dropAdds takes the adds out: their session was shut down.
+// dropAdds takes the adds out: their session was shut down.
 func (b *produceBatch) dropAdds() {
 	kept, places := b.call.Ops[:0], make([]int, 0, len(b.call.Ops))
 	for i := range b.call.Ops {

@@ -190,7 +190,7 @@ func TestABarrierThatIsFullRefusesItsAddAlone(t *testing.T) {
 	})
 }
 
-func TestQ04AddsOfAShutSessionAreDroppedAndToldSo(t *testing.T) {
+func TestAddsOfASessionThatIsShutDownAreDroppedWithAStatus(t *testing.T) {
 	t.Parallel()
 	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		p := r.OpenProduce(t, "p")

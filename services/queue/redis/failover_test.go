@@ -138,7 +138,7 @@ func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
 	}
 }
 
-func TestT09WhatATurnLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
+func TestWhatWasLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
 	t.Parallel()
 	srv := embeddedtest.DurableRedis(t)
 	p := newProxy(t, srv.Addr())

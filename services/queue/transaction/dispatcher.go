@@ -151,7 +151,7 @@ func (d *Dispatcher) LastTry(t *Waiter) bool {
 	return true
 }
 
-// Finalize lets a waiter have what is ready and then finishes it.
+// Finalize lets a waiter have what is ready and then finishes it.
 func (d *Dispatcher) Finalize(t *Waiter) {
 	d.mu.Lock()
 	t.final = true

@@ -216,7 +216,7 @@ func TestExtendOnAStreamKeepsTheWholeSession(t *testing.T) {
 	})
 }
 
-func TestQ04AShutSessionGetsWhatIsReadyAndNoMore(t *testing.T) {
+func TestASessionThatIsShutDownGetsWhatIsReadyAndNoMore(t *testing.T) {
 	t.Parallel()
 	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		ctx := t.Context()

@@ -28,7 +28,7 @@ local function enqueue(key, r, l)
     if l > r.g then r.g = l end
     return 3
   elseif s == READY then
-    if l > r.l then -- P-01: at the tail of its new level
+    if l > r.l then -- a key that is raised goes to the tail of its new level
       giveUp(key, r.l)
       r.l = l
       line(key, l)
@@ -270,7 +270,7 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
     schedule(key, r, now + wait, lvl, false, outcome == 3, nil)
     readyAt = x.u
   end
-  if dirty then -- Q-02: exactly one more run, at the tail
+  if dirty then -- exactly one more run, at the tail
     status, readyAt = 8, now
     if wait == 0 then lvl = max(lvl, again) else lvl = again end
     r.ad = r.di
