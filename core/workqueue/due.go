@@ -22,7 +22,7 @@ func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
 			m.line(it)
 		}
 		return AlreadyQueued
-	case Buried:
+	case StateDead:
 		m.counts.Dead--
 		it.failures = 0
 		if it.aux != nil {
@@ -145,9 +145,9 @@ func (m *Machine) expire(now int64, it *item, r *Result) {
 
 // markDead makes a key dead that nobody holds and that does not wait.
 func (m *Machine) markDead(it *item, r *Result) {
-	it.state = Buried
+	it.state = StateDead
 	m.counts.Dead++
-	r.Buried++
+	r.Died++
 }
 
 // requeue makes a held key wait again, at the tail of its line.

@@ -6,7 +6,7 @@ import "github.com/deltaplane/deltaplane/core/expectations"
 // any more is dropped.
 type item struct {
 	key     string
-	state   State // Idle, Ready, Processing, Dirty or Buried
+	state   State // Idle, Ready, Processing, Dirty or StateDead
 	level   uint8 // of the place in line, or of the lease
 	again   uint8 // Dirty: level of the next run
 	dueLvl  uint8 // level of the pending due time
@@ -73,7 +73,7 @@ func (m *Machine) tidy(now int64, it *item) {
 		case len(a.barrier) == 0:
 			a.barrier, a.barrierUntil = nil, 0
 			m.barriers.remove(it)
-		case it.state == Idle || it.state == Buried:
+		case it.state == Idle || it.state == StateDead:
 			a.barrierUntil = max(now, it.due) + m.cfg.BarrierRetention.Microseconds()
 			m.barriers.fix(it)
 		default:

@@ -190,7 +190,7 @@ type Result struct {
 	NextDue int64
 	Counts  Counts
 	// What happened in the turn.
-	Added, Retried, Promoted, Expired, Buried int
+	Added, Retried, Promoted, Expired, Died int
 	// NextSweep is when the next of what is kept for a time only (barriers of
 	// idle keys, expectations, back-off entries) expires, so that a turn can free
 	// it; zero when nothing is kept. Only turns without operations tell.
@@ -216,7 +216,7 @@ const (
 	Waiting // for its due time only
 	Processing
 	Dirty
-	Buried // dead
+	StateDead
 )
 
 // Item is everything known about one key.

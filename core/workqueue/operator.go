@@ -10,7 +10,7 @@ import "github.com/deltaplane/deltaplane/core/expectations"
 func (m *Machine) retryNow(now int64, op *Op, rep *Reply, r *Result) {
 	it := m.find(op.Key)
 	rep.Status = Unchanged
-	if it == nil || it.due == 0 && it.state != Buried {
+	if it == nil || it.due == 0 && it.state != StateDead {
 		return
 	}
 	level := Level(0)
@@ -58,7 +58,7 @@ func (m *Machine) remove(now int64, op *Op, rep *Reply) {
 	switch it.state {
 	case Ready: // its place in line is skipped
 		m.counts.Ready--
-	case Buried:
+	case StateDead:
 		m.counts.Dead--
 	}
 	it.state, it.failures = Idle, 0

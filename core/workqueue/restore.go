@@ -69,7 +69,7 @@ func (r *Restorer) add(v *SavedItem) {
 		} else {
 			m.leases.fix(it)
 		}
-	case Buried:
+	case StateDead:
 		m.counts.Dead++
 	}
 	if it.due != 0 {

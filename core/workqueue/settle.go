@@ -115,7 +115,7 @@ func (m *Machine) refuse(now int64, it *item, op *Op, rep *Reply, r *Result) {
 		it.failures = uint32(m.cfg.MaxRetries) + 1 //nolint:gosec // at most 2^30
 		rep.Status = Died
 	default:
-		if it.state != Buried {
+		if it.state != StateDead {
 			m.markDead(it, r)
 			m.retriedOut(it)
 		}

@@ -256,7 +256,7 @@ func TestNoMoreQueuesAreMadeThanThereMayBe(t *testing.T) {
 	})
 }
 
-func TestAnAddMeetsAQueueThatWasMadeAnewByAnother(t *testing.T) {
+func TestAnAddReachesAQueueThatAnotherServerCreatedAgain(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		r := queuetest.Start(t, kind, queue.Config{})

@@ -7,15 +7,15 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
-// What another replica does in one partition is told although this one had a
-// turn in another partition just now.
-func TestAReplicaTellsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
+// A replica reports what another one does in one partition, although it had a
+// transaction in another partition just now.
+func TestAReplicaReportsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
 	t.Parallel()
 	a, b := queuetest.Two(t)
 	a.Config(t, &queuev1.QueueConfig{Partitions: 4})
 	keys := queuetest.Jobs(80)
 	b.AddKeys(t, keys[0])       // b knows the queue, and looked at every partition
-	a.AddKeys(t, keys[1:40]...) // the others are told that something is ready
+	a.AddKeys(t, keys[1:40]...) // the others are notified that something is ready
 	a.AddKeys(t, keys[40:]...)  // and no more
 	b.AddKeys(t, keys[0])       // one of its partitions has a turn
 	families, err := b.Tel.Registry.Gather()
@@ -30,5 +30,5 @@ func TestAReplicaTellsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
 			return
 		}
 	}
-	t.Error("no depth was told")
+	t.Error("no depth was reported")
 }

@@ -110,7 +110,7 @@ type remoteQueue struct {
 	r    *remote
 	name string
 	cfg  workqueue.Config
-	lent *sync.Map // token by key: a worker is told, and nobody else
+	lent *sync.Map // token by key: only the worker that leased the key knows it
 }
 
 func (q *remoteQueue) Config() workqueue.Config { return q.cfg }

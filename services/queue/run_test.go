@@ -52,7 +52,7 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 		if first == 0 {
 			first = st.HeldUntil
 		}
-		// While nobody had a turn, the pause is told from now on and moves.
+		// Before the first transaction, Status counts the pause from the present, so its end moves.
 		if st.HeldUntil != 0 && st.HeldUntil == first && time.Since(began) > 100*time.Millisecond {
 			break
 		}

@@ -152,10 +152,10 @@ func (s *Service) inUse() map[string]metrics.Used {
 // Addr is where the services listen; it waits until Run has opened it.
 func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
-// Run answers until ctx ends; then health turns NOT_SERVING, Work streams are
-// told to go elsewhere, and it returns nil. A store that is reached but unfit
-// (it evicts keys, or refuses the credentials) at the start ends it with an
-// error; one that is not reached is waited for.
+// Run serves until ctx ends; then health turns NOT_SERVING, streams get
+// ACTION_RECONNECT, and it returns nil. A store that is reached but unsuitable at the
+// start (it evicts keys, or refuses the credentials) ends Run with an error. Run waits
+// for a store that is not reached.
 func (s *Service) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.engine.Close()) }()
 	// Dispatchers outlive ctx: calls in hand are still answered.

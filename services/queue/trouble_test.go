@@ -78,7 +78,7 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 		"STORE_OUTCOME_UNKNOWN": {engine.ErrUnknown, codes.Unknown, true},
 		"STORE_FULL":            {engine.ErrFull, codes.ResourceExhausted, true},
 		"STORE_DENIED":          {engine.ErrDenied, codes.Unavailable, true},
-		"STORE_UNFIT":           {engine.ErrUnfit, codes.Unavailable, true},
+		"STORE_UNFIT":           {engine.ErrUnsuitable, codes.Unavailable, true},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()

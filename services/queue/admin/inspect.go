@@ -37,7 +37,7 @@ func (s *Server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queue
 var listed = map[queuev1.State]workqueue.State{
 	queuev1.State_STATE_UNSPECIFIED: workqueue.Idle, queuev1.State_STATE_READY: workqueue.Ready,
 	queuev1.State_STATE_DELAYED: workqueue.Waiting, queuev1.State_STATE_PROCESSING: workqueue.Processing,
-	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
+	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.StateDead,
 }
 
 // ListItems implements the QueueAdminService.
@@ -67,9 +67,9 @@ func (s *Server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*q
 	return out, err
 }
 
-// page is a place in a list: a cursor of the engine, for how many keys it was
-// asked there (zero when it was not yet), and the last key of the page it gives
-// that has been told.
+// page is a place in a list: a cursor of the engine, for how many keys the engine
+// was asked there (zero when it was not yet), and the last key of that page that
+// was sent.
 type page struct {
 	state  queuev1.State
 	limit  int

@@ -99,7 +99,7 @@ func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-// A page that did not fit is told in parts, whatever size the next call asks for.
+// A page that did not fit is sent in parts, whatever size the next call asks for.
 func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 	t.Parallel()
 	r := queuetest.Start(t, "memory", queue.Config{})

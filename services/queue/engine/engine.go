@@ -43,9 +43,9 @@ var (
 	ErrCursor = errors.New("queue: page token is not of this queue")
 	// ErrDurability: the store cannot keep the durability a queue asks for.
 	ErrDurability = errors.New("queue: store cannot keep this durability")
-	// ErrUnfit: the store is too old, lacks scripts, or is of another kind than
+	// ErrUnsuitable: the store is too old, lacks scripts, or is of another kind than
 	// configured; the error says what to set.
-	ErrUnfit = errors.New("queue: store cannot be used")
+	ErrUnsuitable = errors.New("queue: store cannot be used")
 	// ErrEviction: the store may drop keys on its own, which would break exclusion;
 	// nothing was applied.
 	ErrEviction = errors.New("queue: store evicts keys")
@@ -89,7 +89,7 @@ type Engine interface {
 	// Wakes calls wake with the name of a queue in which another replica made
 	// keys ready, or with "" when any queue may have changed, until ctx ends.
 	Wakes(ctx context.Context, wake func(queue string)) error
-	// Check reaches the store and reports what makes it unfit. An error that
+	// Check reaches the store and reports what makes it unsuitable. An error that
 	// matches ErrFull or ErrEviction says that it refuses what adds, and does
 	// everything else; ErrPartial, that some partitions cannot be reached.
 	Check(ctx context.Context) error

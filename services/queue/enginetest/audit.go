@@ -32,7 +32,7 @@ func (e *env) orphan(keys ...string) {
 }
 
 // auditRules are of keys that are held without a deadline. LeaseFor is shorter
-// than MaxLease in them, so that the two are told apart.
+// than MaxLease in them, so that a test can distinguish the two.
 var auditRules = map[string]func(*env){
 	"an audit finds nothing where nothing is wrong": audited(func(e *env) {
 		e.audit(0)
@@ -110,7 +110,7 @@ var auditRules = map[string]func(*env){
 			Takes: []workqueue.Take{{Holder: "w", Max: 5}},
 		})
 		if r.Counts != (workqueue.Counts{Processing: 1}) || len(r.Leases) != 1 || r.Leases[0].Key != "c" {
-			e.Errorf("counts %+v, leases %+v: want c held anew", r.Counts, r.Leases)
+			e.Errorf("counts %+v, leases %+v: want c leased again", r.Counts, r.Leases)
 		}
 		e.advance(5100 * time.Millisecond) // the lease's own time
 		e.one("c")

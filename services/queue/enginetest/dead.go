@@ -35,7 +35,7 @@ var deadRules = map[string]func(*env){
 		}
 		e.advance(time.Minute)
 		e.none()
-		if it := e.inspect("a"); it.State != workqueue.Buried || it.Reason != "retried 2 times (max_retries)" {
+		if it := e.inspect("a"); it.State != workqueue.StateDead || it.Reason != "retried 2 times (max_retries)" {
 			e.Errorf("item %+v", it)
 		}
 		e.adds(workqueue.Queued, "a")
@@ -89,11 +89,11 @@ var deadRules = map[string]func(*env){
 			e.advance(2100 * time.Millisecond)
 		}
 		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
-		if len(r.Leases) != 0 || r.Expired != 1 || r.Buried != 1 || r.Counts.Dead != 1 {
+		if len(r.Leases) != 0 || r.Expired != 1 || r.Died != 1 || r.Counts.Dead != 1 {
 			e.Errorf("after the last delivery: %+v", r)
 		}
 		it := e.inspect("a")
-		if it.State != workqueue.Buried || it.Reason != "handed out 4 times and never settled (max_deliveries 4)" ||
+		if it.State != workqueue.StateDead || it.Reason != "handed out 4 times and never settled (max_deliveries 4)" ||
 			!slices.Equal(it.Holders, []string{"w1", "w2", "w3"}) {
 			e.Errorf("item %+v", it)
 		}

@@ -42,7 +42,7 @@ func expiry(t *testing.T, fx Fixture) {
 			t.Error("Expire = nil")
 		}
 	})
-	everywhere("a queue that nobody uses expires, and begins anew", func(t *testing.T, e *env) {
+	everywhere("a queue that nobody uses expires, and starts over when it is used", func(t *testing.T, e *env) {
 		was := fx.Engine.Generation()
 		e.advance(long)
 		seen := idle(t, e.name)

@@ -16,7 +16,7 @@ import (
 
 // ExpiryLosesNothing has a queue expire again and again, whenever it is empty for a
 // moment, while keys are added and worked off through several engines of one store,
-// who make it anew: no add that was acknowledged may be lost.
+// which create it again: no add that was acknowledged may be lost.
 func ExpiryLosesNothing(t *testing.T, engines []engine.Engine, parts int, seed uint64, adds int) {
 	t.Helper()
 	cfg := workqueue.Config{Partitions: parts, LeaseFor: time.Second}

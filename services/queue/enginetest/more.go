@@ -125,7 +125,7 @@ func items(t *testing.T, fx Fixture) {
 		switch i % 3 {
 		case 0:
 			e.end(l, workqueue.Dead, workqueue.Settled)
-			want[workqueue.Buried] = append(want[workqueue.Buried], l.Key)
+			want[workqueue.StateDead] = append(want[workqueue.StateDead], l.Key)
 		case 1:
 			e.adds(workqueue.MarkedDirty, l.Key)
 			want[workqueue.Dirty] = append(want[workqueue.Dirty], l.Key)

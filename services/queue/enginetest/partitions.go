@@ -142,13 +142,13 @@ func partitions(t *testing.T, fx Fixture) {
 			t.Error("no lease although nothing limits them")
 		}
 	})
-	t.Run("a turn says what it buried", func(t *testing.T) {
+	t.Run("a transaction counts the keys that became dead", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{})
 		e.adds(workqueue.Queued, "a", "b")
 		ls := e.keys("a", "b")
 		r := e.turn(workqueue.Turn{Ops: []workqueue.Op{add("b"), settle(ls[0], workqueue.Dead), settle(ls[1], workqueue.Dead)}})
-		if r.Buried != 1 {
-			t.Errorf("buried %d, want 1: the other was dirty", r.Buried)
+		if r.Died != 1 {
+			t.Errorf("%d keys became dead, want 1: the other was dirty", r.Died)
 		}
 	})
 	t.Run("aging counts the leases of a partition, in any number of turns", func(t *testing.T) {

@@ -104,14 +104,14 @@ var settleRules = map[string]func(*env){
 		e.counts(workqueue.Counts{Dead: 1})
 		e.advance(2 * time.Minute)
 		e.none()
-		if it := e.inspect("a"); it.State != workqueue.Buried || it.Reason != "cannot be parsed" {
+		if it := e.inspect("a"); it.State != workqueue.StateDead || it.Reason != "cannot be parsed" {
 			e.Errorf("item %+v", it)
 		}
 		e.adds(workqueue.Queued, "a")
 		e.counts(workqueue.Counts{Ready: 1})
 		e.one("a")
 	},
-	"a key added while held is not buried": func(e *env) {
+	"a key that was added while leased does not become dead": func(e *env) {
 		e.adds(workqueue.Queued, "a")
 		l := e.one("a")
 		e.adds(workqueue.MarkedDirty, "a")

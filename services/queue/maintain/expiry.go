@@ -17,8 +17,8 @@ const (
 	// take to be noted.
 	MinExpiry = time.Minute
 	// MaxWatch is for how long at most a server must itself see that a queue is not
-	// used before it ends it: after an outage, or a step of the store's clock, whoever
-	// uses the queue has had the time to say so.
+	// used before it ends it: after an outage, or a step of the store's clock, the users
+	// of the queue have had the time to say so.
 	MaxWatch = 5 * time.Minute
 	// maxSweep is how often at least all queues are looked at.
 	maxSweep = 5 * time.Minute

@@ -62,7 +62,7 @@ func (s *Upkeep) WatchStore(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnfit)) {
+		if first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnsuitable)) {
 			return err
 		}
 		err = s.condition.checked(err)

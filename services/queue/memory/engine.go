@@ -47,8 +47,8 @@ type Config struct {
 	// then has to double. Turns of a partition wait while its keys are copied.
 	// Default 64 MiB.
 	CompactBytes int64
-	// Log is told of logs that were cut, kept aside or not rewritten.
-	// Default: nobody.
+	// Log receives a record of each log that was cut, kept aside or not rewritten.
+	// Nil discards them.
 	Log *slog.Logger
 	// Now, for tests, is the clock.
 	Now func() time.Time

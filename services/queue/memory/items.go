@@ -93,7 +93,7 @@ func decodeItems(b []byte) (partition int, all []workqueue.SavedItem, err error)
 }
 
 func (d *decoder) item() workqueue.SavedItem {
-	v := workqueue.SavedItem{State: workqueue.State(d.byte(workqueue.Buried))}
+	v := workqueue.SavedItem{State: workqueue.State(d.byte(workqueue.StateDead))}
 	bits := d.byte(1<<8 - 1)
 	v.Key, v.Failures = d.string(), uint32(d.upTo(math.MaxUint32))
 	if bits&hasPlace != 0 {

@@ -31,7 +31,7 @@ func TestQueuesWithLongNamesAreLogged(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // what was restored is written anew
+	for range 2 { // what was restored is written again
 		if e, err = New(Config{Dir: dir}); err != nil {
 			t.Fatal(err)
 		}

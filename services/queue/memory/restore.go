@@ -19,7 +19,7 @@ import (
 // held when the process ended go to others, in microseconds.
 const graceAfterStart = 2e6
 
-// restore reads every log of the directory and starts each anew with a
+// restore reads every log of the directory and rewrites each, beginning with a
 // snapshot.
 func (e *Engine) restore() error {
 	entries, err := os.ReadDir(e.cfg.Dir)
@@ -89,7 +89,7 @@ func (e *Engine) cutOrKeep(name, path string, end journal.End) error {
 	return nil
 }
 
-var errNoSnapshot = fmt.Errorf("no whole snapshot at the start of the log; move the file away to begin anew: %w", fs.ErrInvalid)
+var errNoSnapshot = fmt.Errorf("no whole snapshot at the start of the log; move the file away to start over: %w", fs.ErrInvalid)
 
 // replay rebuilds the partitions of a queue from its log.
 func replay(path string) ([]*workqueue.Machine, journal.End, error) {

@@ -67,7 +67,7 @@ func TestADirectoryIsSyncedAfterItsLogWasReplaced(t *testing.T) {
 
 func TestASnapshotHoldsTheLastHolders(t *testing.T) {
 	t.Parallel()
-	item := workqueue.SavedItem{Key: "k", State: workqueue.Buried, Reason: "r", Holders: []string{"a", "b"}}
+	item := workqueue.SavedItem{Key: "k", State: workqueue.StateDead, Reason: "r", Holders: []string{"a", "b"}}
 	_, got, err := decodeItems(appendItems(nil, 0, []workqueue.SavedItem{item}))
 	if err != nil || len(got) != 1 || !slices.Equal(got[0].Holders, item.Holders) {
 		t.Errorf("read back %+v, %v, want %+v", got, err, item)

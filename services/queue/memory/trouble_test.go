@@ -114,7 +114,7 @@ func TestDamageInTheMiddleOfALogIsKeptAsideAndTold(t *testing.T) {
 	}
 	turn(t, q, add("new"))
 	if _, q = logged(t, dir, Config{}); turn(t, q, workqueue.Turn{}).Counts.Ready != before+1 {
-		t.Error("the log begun anew does not hold what came after")
+		t.Error("the new log does not hold what came after")
 	}
 }
 
@@ -339,7 +339,7 @@ func TestAPageOfKeysIsBoundedWork(t *testing.T) {
 	const n = 3*workqueue.PageWork + 10
 	turn(t, q, adds(n))
 	p := q.Partitions()[0]
-	page, next, err := p.Items(t.Context(), workqueue.Buried, "", 100)
+	page, next, err := p.Items(t.Context(), workqueue.StateDead, "", 100)
 	if err != nil || len(page) != 0 || next == "" {
 		t.Fatalf("the first page of no dead keys = %d keys, next %q, %v: want to be asked again", len(page), next, err)
 	}

@@ -292,7 +292,7 @@ func TestATurnWhoseSyncFailsIsNotDenied(t *testing.T) {
 	}
 }
 
-// disk fails as it is told to. Of a write that it refuses it takes a half.
+// disk fails where a test has it fail. Of a write that it refuses it takes a half.
 type disk struct {
 	mu           sync.Mutex
 	writes, sync error

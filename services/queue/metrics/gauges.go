@@ -13,11 +13,11 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// gauges tells what queues hold, when it is asked. A queue that had a transaction
-// here lately is known; of any other the store is asked then, so that an idle
-// replica tells the truth without looking in between. So it is of a queue in
-// several partitions, since a transaction tells of one. When the store does not
-// answer, the last that was seen is told.
+// gauges reports what queues hold when Prometheus collects. It knows a queue of one
+// partition that had a transaction here lately. It asks the store for any other, so
+// that an idle replica reports the truth without looking in between, and for a queue
+// in several partitions, since a transaction reports one of them. When the store does
+// not answer, it reports what it saw last.
 type gauges struct {
 	Sources
 	depth, delayed, leases, dead *prometheus.Desc

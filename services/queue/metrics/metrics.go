@@ -149,7 +149,7 @@ func (l *Queue) Transaction(ops int, took time.Duration, r *workqueue.Result) {
 	Count(l.adds, r.Added)
 	Count(l.Retries, r.Retried)
 	Count(l.expired, r.Expired)
-	Count(l.died, r.Buried)
+	Count(l.died, r.Died)
 }
 
 // Count adds n, unless it is zero.

@@ -9,8 +9,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// Apart is an engine of which one partition goes away when told so: its turns
-// hang for as long as their context lasts, or until it is told to refuse.
+// Apart is an engine of which a test can take one partition away: the partition's
+// transactions hang for as long as their context lasts, or until the test has it
+// refuse them.
 type Apart struct {
 	engine.Engine
 	Part int

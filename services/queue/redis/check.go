@@ -21,10 +21,10 @@ var probeScript = redis.NewScript(probeLua)
 
 // Check reaches every master and refuses one that would break the queue's
 // promises: too old, of another topology than configured, a replica, without
-// scripts, or with an ACL that forbids what turns do. One that evicts keys or is
-// full is told as [engine.ErrEviction] or [engine.ErrFull] when nothing else is
-// wrong: adds are refused by it, and everything else goes on. Where masters of a
-// cluster are away and others are not, that is [engine.ErrPartial].
+// scripts, or with an ACL that forbids what transactions do. For one that evicts
+// keys or is full it returns [engine.ErrEviction] or [engine.ErrFull] when nothing
+// else is wrong: such a master refuses adds and does everything else. Where some
+// masters of a cluster are away and others are not, it returns [engine.ErrPartial].
 func (e *Engine) Check(ctx context.Context) error {
 	if err := e.identify(ctx); err != nil {
 		return err

@@ -10,12 +10,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// Redis' clock may step, and a replica that is promoted may have another. So
-// each partition keeps an offset to it, and whoever does turns knows from the
-// last ones between which times of the partition the next one must come: its
-// own clock does not step. The script refuses a turn that finds another time.
-// What the answer to the refusal shows to be a step is put right by a turn of
-// its own, to the least time that can be true: no lease ends early then.
+// Redis' clock may step, and a replica that is promoted may have another. So each
+// partition keeps an offset to it. The process knows from its last transactions
+// between which times of the partition the next one must come, because its own
+// clock does not step. The script refuses a transaction that finds another time.
+// Where the refusal shows a step, a transaction of its own corrects the offset, to
+// the least time that can be true: no lease ends early then.
 
 const (
 	// drift is the share of a time that two clocks may differ by: one in so many.

@@ -168,7 +168,7 @@ func decodeAnswer(blob string, t *workqueue.Turn) (res *workqueue.Result, off in
 	res = &workqueue.Result{Now: r.num(), NextDue: r.num()}
 	res.Counts = workqueue.Counts{Ready: int(r.num()), Delayed: int(r.num()), Processing: int(r.num()), Dirty: int(r.num()), Dead: int(r.num())}
 	res.Added, res.Retried, res.Promoted, res.Expired = int(r.num()), int(r.num()), int(r.num()), int(r.num())
-	res.Buried, res.Spent, res.NextSweep = int(r.num()), int(r.num()), r.num()
+	res.Died, res.Spent, res.NextSweep = int(r.num()), int(r.num()), r.num()
 	status := r.str()
 	if len(status) != len(t.Ops) {
 		r.fail()

@@ -74,7 +74,7 @@ func TestDecodeTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Now != 1 || r.NextDue != 2 || r.Counts != (workqueue.Counts{Ready: 3, Delayed: 4, Processing: 5, Dirty: 6, Dead: 7}) || r.Buried != 12 || r.Spent != 13 || r.NextSweep != 14 {
+	if r.Now != 1 || r.NextDue != 2 || r.Counts != (workqueue.Counts{Ready: 3, Delayed: 4, Processing: 5, Dirty: 6, Dead: 7}) || r.Died != 12 || r.Spent != 13 || r.NextSweep != 14 {
 		t.Errorf("result %+v", r)
 	}
 	if got := r.Replies[0]; got.Status != workqueue.Delayed || got.Requeues != 2 || got.ReadyAt != 256 {

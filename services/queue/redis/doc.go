@@ -7,9 +7,9 @@
 // # Where Redis is
 //
 // [Config.URL] names a Redis, its sentinels, or some nodes of a cluster. A turn
-// goes to the node that serves its partition's slot; where that is is looked up
-// anew when a node says so or is gone. A slot that is being moved is waited
-// for. Wake-ups are one channel, which in a cluster every node hears.
+// goes to the node that serves its partition's slot. The engine looks that node up
+// again when a node says that the slot moved, or is gone, and waits for a slot that
+// is being moved. Wake-ups are one channel, which in a cluster every node hears.
 //
 // # Restarts and failovers
 //

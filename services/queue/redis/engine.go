@@ -253,7 +253,7 @@ func (e *Engine) Names(ctx context.Context) ([]string, error) {
 }
 
 // Wakes implements engine.Engine with one subscription. In a cluster every node
-// hears what any of them is told.
+// hears what is published on any of them.
 func (e *Engine) Wakes(ctx context.Context, wake func(string)) error {
 	sub := e.client.Subscribe(ctx, e.channel())
 	defer sub.Close()

@@ -36,7 +36,7 @@ func judge(err error) (fate, error) {
 	if errors.Is(err, errRun) {
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
-	if errors.Is(err, engine.ErrUnfit) || errors.Is(err, engine.ErrDurability) || errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrFull) {
+	if errors.Is(err, engine.ErrUnsuitable) || errors.Is(err, engine.ErrDurability) || errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrFull) {
 		return refused, err
 	}
 	if errors.Is(err, engine.ErrUnavailable) {
@@ -122,11 +122,11 @@ func judgeReply(reply redis.Error, err error) (fate, error) {
 	case strings.Contains(text, "-READONLY"), strings.Contains(text, "READONLY You can't write"):
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	case strings.Contains(text, "unknown command") && scripting(text), strings.Contains(text, "scripting engine"):
-		return refused, fmt.Errorf("%w: redis has no Lua scripts (Valkey 9.1 has them as the module libvalkeylua): %w", engine.ErrUnfit, err)
+		return refused, fmt.Errorf("%w: redis has no Lua scripts (Valkey 9.1 has them as the module libvalkeylua): %w", engine.ErrUnsuitable, err)
 	case strings.Contains(text, "cluster support disabled"):
-		return refused, fmt.Errorf("%w: this is no node of a Redis Cluster: set redis:// instead of redis+cluster://: %w", engine.ErrUnfit, err)
+		return refused, fmt.Errorf("%w: this is no node of a Redis Cluster: set redis:// instead of redis+cluster://: %w", engine.ErrUnsuitable, err)
 	case strings.Contains(text, "unknown command"):
-		return refused, fmt.Errorf("%w: %w", engine.ErrUnfit, err)
+		return refused, fmt.Errorf("%w: %w", engine.ErrUnsuitable, err)
 	}
 	return refused, err
 }
@@ -145,7 +145,7 @@ func judgeSentinels(err error) (fate, error) {
 	case strings.Contains(text, "NOAUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOPERM"):
 		return refused, fmt.Errorf("%w: the sentinels refuse the user and password for sentinels: %w", engine.ErrDenied, err)
 	case strings.Contains(text, "unknown command"):
-		return refused, fmt.Errorf("%w: this is no sentinel: set redis:// instead of redis+sentinel://: %w", engine.ErrUnfit, err)
+		return refused, fmt.Errorf("%w: this is no sentinel: set redis:// instead of redis+sentinel://: %w", engine.ErrUnsuitable, err)
 	}
 	return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 }

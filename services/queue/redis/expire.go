@@ -112,11 +112,11 @@ func (e *Engine) Keep(ctx context.Context, name string) error {
 	return err
 }
 
-// Expire implements engine.Engine. Partitions are sealed one after the other, so
-// that no turn of any is done any more, then ended, the first one last: with it
-// the queue is. Whoever meets one that has ended makes it again, sealed, and
-// whoever meets a sealed one keeps the first before it is used ([queue.wanted]):
-// then the first one is not ended.
+// Expire implements engine.Engine. It seals the partitions one after the other, so
+// that they take no more transactions. Then it ends them, the first one last, and
+// with it the queue. A caller that meets an ended partition makes it again, sealed.
+// A caller that meets a sealed one keeps the first partition before it uses the
+// sealed one ([queue.wanted]): the first one then does not end.
 func (e *Engine) Expire(ctx context.Context, name string, seen engine.Idle) error {
 	marks := strings.Fields(seen.Mark)
 	if len(marks) == 0 || marks[0] == ended {

@@ -27,7 +27,7 @@ func TestExpiryLosesNoAcknowledgedAdd(t *testing.T) {
 	}
 }
 
-func TestAnExpiryThatBreaksOffIsUndoneByWhoeverUsesTheQueue(t *testing.T) {
+func TestAnExpiryThatBreaksOffIsUndoneByTheNextUse(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	steps := map[string]int{"the first is sealed": 1, "all are sealed": 3, "one has ended": 4, "two have ended": 5}
@@ -51,7 +51,7 @@ func TestAnExpiryThatBreaksOffIsUndoneByWhoeverUsesTheQueue(t *testing.T) {
 			cfg.MaxRetries++
 			_, created, err := e.Configure(t.Context(), q.(interface{ Name() string }).Name(), cfg)
 			if created {
-				t.Error("it was made anew")
+				t.Error("Configure created the queue again")
 			}
 			return err
 		},
@@ -128,9 +128,9 @@ func TestAnExpiryThatBrokeOffIsFinishedByTheNext(t *testing.T) {
 	}
 }
 
-// Whoever found a seal keeps the first partition, and then takes the seal off. Between the two the
-// expiry may have ended, another begun, and the partition been made again: an add to it would be
-// left behind when the first one ends.
+// A caller that finds a seal keeps the first partition, and then takes the seal off. Between the
+// two the expiry may have ended, another begun, and the partition been made again: an add to it
+// would be left behind when the first one ends.
 func TestASealOfAnotherTimeIsNotTakenOff(t *testing.T) {
 	t.Parallel()
 	e, fx := open(t, start(t).URL())

@@ -123,7 +123,7 @@ func learn(ctx context.Context, cn pipeliner) (*facts, error) {
 	}
 	f.waitAOF = atLeast(info["redis_version"], 7, 2)
 	if !atLeast(info["redis_version"], 6, 2) {
-		return nil, fmt.Errorf("%w: %s is too old, it must be Redis 6.2 or newer, or Valkey", engine.ErrUnfit, f.version)
+		return nil, fmt.Errorf("%w: %s is too old, it must be Redis 6.2 or newer, or Valkey", engine.ErrUnsuitable, f.version)
 	}
 	return f, nil
 }
@@ -139,13 +139,13 @@ func (f *facts) fit(addr string, of topology) error {
 	case f.mode == want:
 		return nil
 	case f.mode == "cluster":
-		return fmt.Errorf("%w: %s is a node of a Redis Cluster: set redis+cluster://%s", engine.ErrUnfit, addr, addr)
+		return fmt.Errorf("%w: %s is a node of a Redis Cluster: set redis+cluster://%s", engine.ErrUnsuitable, addr, addr)
 	case f.mode == "sentinel":
-		return fmt.Errorf("%w: %s is a sentinel: set redis+sentinel://%s/NAME with the name of the master it watches", engine.ErrUnfit, addr, addr)
+		return fmt.Errorf("%w: %s is a sentinel: set redis+sentinel://%s/NAME with the name of the master it watches", engine.ErrUnsuitable, addr, addr)
 	case of == cluster:
-		return fmt.Errorf("%w: %s is not a node of a Redis Cluster: set redis://%s", engine.ErrUnfit, addr, addr)
+		return fmt.Errorf("%w: %s is not a node of a Redis Cluster: set redis://%s", engine.ErrUnsuitable, addr, addr)
 	}
-	return fmt.Errorf("%w: %s runs in mode %q", engine.ErrUnfit, addr, f.mode)
+	return fmt.Errorf("%w: %s runs in mode %q", engine.ErrUnsuitable, addr, f.mode)
 }
 
 func fields(info string) map[string]string {
@@ -171,7 +171,7 @@ func atLeast(version string, major, minor int) bool {
 // place tells which node serves a key.
 type place interface {
 	// node is the one that is thought to serve a key. The answer may be old:
-	// [moved] then has it looked up anew.
+	// [moved] then has it looked up again.
 	node(ctx context.Context, key string) (*node, error)
 	moved(ctx context.Context)
 	// masters are all of them. Those that were not met are down, and partial says

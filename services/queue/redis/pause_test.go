@@ -118,7 +118,7 @@ func TestAfterDataWasLostAnotherServersLeasesAreWaitedForToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := configure(t, other, longLeases) // it has never used the queue: there is no pause
-	turn(t, q, workqueue.Turn{})             // which whoever granted begins
+	turn(t, q, workqueue.Turn{})             // the server that granted the lease begins it
 	turn(t, again, add("a"))
 	pausedUntil(t, again, &skew, 40*time.Second)
 }

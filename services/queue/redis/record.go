@@ -151,7 +151,7 @@ func (rec *record) item(key, holder string, deadline, now int64) *workqueue.Item
 	if rec.state != workqueue.Idle {
 		it.Attempt, it.Level, it.AddedAt, it.ReadyAt = rec.attempt, rec.level, rec.added, rec.ready
 	} else if m != nil && m.dead {
-		it.State = workqueue.Buried
+		it.State = workqueue.StateDead
 	} else if m != nil && m.due != 0 {
 		it.State, it.Level, it.ReadyAt = workqueue.Waiting, m.dueLevel, m.due
 	}

@@ -231,9 +231,9 @@ func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
 	t.Parallel()
 	c := embeddedtest.Cluster(t, 3)
 	e := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 4 * time.Second}) // a reply that takes as long is no answer
-	patient := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 20 * time.Second})
+	longer := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 20 * time.Second})
 	q := spread(t, e, workqueue.Config{})
-	pq, err := patient.Open(t.Context(), "dev/wide")
+	lq, err := longer.Open(t.Context(), "dev/wide")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
 		defer close(finished)
 		finish()
 	})
-	r, err := pq.Partitions()[0].Turn(t.Context(), &in)
+	r, err := lq.Partitions()[0].Turn(t.Context(), &in)
 	if !timer.Stop() {
 		<-finished // its commands end with the test
 	}

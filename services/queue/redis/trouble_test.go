@@ -284,7 +284,7 @@ func TestAFullStoreRefusesAddsAndLetsSettlementsThrough(t *testing.T) {
 	}
 }
 
-func TestAnUnfitRedisIsRefusedByName(t *testing.T) {
+func TestAnUnsuitableRedisIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string

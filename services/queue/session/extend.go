@@ -44,9 +44,9 @@ type extending struct {
 // leased for, or else its queue's.
 // A negative one shortens: no later than now plus its amount, but not what
 // another server has extended since.
-// Done is called once, possibly from a dispatcher. Unless it is to be done as a
-// whole, what is not reached, or not within a time when there is a limit, is told
-// as unreachable.
+// Done is called once, possibly from a dispatcher. Unless the request is to be done
+// as a whole, leases that are not reached, within the limit if there is one, are
+// reported as unreachable.
 func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef, unresolved Unresolved, leaseFor int64, whole bool, limit time.Duration, done func(Extension)) {
 	if len(refs) == 0 {
 		done(Extension{})

@@ -26,8 +26,8 @@ type Outcome struct {
 	Err   error
 }
 
-// Results is the outcome as the contract has it, for whoever knows partial
-// answers or does not.
+// Results is the outcome as the contract has it, for a client that knows partial
+// answers or for one that does not.
 func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
 	out := make([]*queuev1.SettleResult, 0, len(s.Rows))
 	for i, r := range s.Rows {
@@ -57,8 +57,8 @@ func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
 	}
 }
 
-// Code is the row's status. Who does not know that a part of the store can be
-// away is told what is safe: that the lease is lost.
+// Code is the row's status. A client that does not know that a part of the store can
+// be away gets the safe answer: that the lease is lost.
 func (r *Row) Code(partial bool) queuev1.SettleStatus {
 	switch {
 	case r.waits:

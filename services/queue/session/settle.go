@@ -37,10 +37,10 @@ type portion struct {
 }
 
 // Settle does a settlement request and calls done, possibly from a dispatcher:
-// it must not block. Done is called once, or, where partitions take longer than
-// early and that is set, also with what there is by then. A repeated request gets the
-// first answer. Unless it is to be done as a whole, what is not reached is told
-// by its rows, and so are leases of which nobody can tell whose they are.
+// done must not block. It is called once, or, where partitions take longer than
+// early and that is set, also with what there is by then. A repeated request gets
+// the first answer. Unless the request is to be done as a whole, its rows say which
+// leases were not reached, and which have a holder that nobody knows.
 func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, unresolved Unresolved, whole bool, early time.Duration, done func(*Outcome)) {
 	sum := uint64(0)
 	if id != 0 {

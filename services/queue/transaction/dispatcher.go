@@ -30,7 +30,7 @@ type Call struct {
 	folded    *folded // set when some operations became one with others
 }
 
-// Waker is told at the end of a transaction that it was given something.
+// A Waker is woken at the end of a transaction that gave it something.
 type Waker interface{ Wake() }
 
 // Dispatcher runs the transactions of one partition of a queue.

@@ -113,7 +113,7 @@ var States = map[workqueue.State]queuev1.State{
 	workqueue.Waiting:    queuev1.State_STATE_DELAYED,
 	workqueue.Processing: queuev1.State_STATE_PROCESSING,
 	workqueue.Dirty:      queuev1.State_STATE_DIRTY,
-	workqueue.Buried:     queuev1.State_STATE_DEAD,
+	workqueue.StateDead:  queuev1.State_STATE_DEAD,
 }
 
 // Item is a key for people: it has no token, which is its holder's.
@@ -129,7 +129,7 @@ func Item(it *workqueue.Item) *queuev1.Item {
 	if out.Expectations != nil {
 		out.Expectations.Token = 0
 	}
-	if it.State != workqueue.Idle && it.State != workqueue.Buried {
+	if it.State != workqueue.Idle && it.State != workqueue.StateDead {
 		out.Priority = int32(workqueue.Priority(it.Level))
 	}
 	return out

@@ -9,8 +9,8 @@ import (
 
 var seed = maphash.MakeSeed()
 
-// Digest sums up what a request asks for, every field of it, so that two
-// requests with one number can be told apart. It is of this process.
+// Digest sums up what a request asks for, every field of it, and so distinguishes
+// requests that have the same number. It is valid within this process.
 type Digest uint64
 
 // Number adds a number.

@@ -39,7 +39,7 @@ var Rules = []rpc.Rule{
 	{Is: engine.ErrUnknown, Code: codes.Unknown, Reason: "STORE_OUTCOME_UNKNOWN", Retry: time.Second},
 	{Is: engine.ErrFull, Code: codes.ResourceExhausted, Reason: "STORE_FULL", Retry: 5 * time.Second},
 	{Is: engine.ErrDenied, Code: codes.Unavailable, Reason: "STORE_DENIED", Retry: 5 * time.Second},
-	{Is: engine.ErrUnfit, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
+	{Is: engine.ErrUnsuitable, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
 	{Is: engine.ErrEviction, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
 	{Is: engine.ErrUnavailable, Code: codes.Unavailable, Reason: "STORE_UNAVAILABLE", Retry: time.Second},
 	{Is: ErrClosed, Code: codes.FailedPrecondition, Reason: "QUEUE_CLOSED"},

@@ -185,7 +185,7 @@ func TestAWorkerThatDoesNotKnowOfPartsIsToldTheyAreLost(t *testing.T) {
 	}
 	again.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
 	if e := queuetest.Wait(t, again.Extended); e.GetExtended() != 0 || len(e.GetLost()) != 0 {
-		t.Errorf("a lease that was told lost is extended: %v", e)
+		t.Errorf("a lease that was reported lost is extended: %v", e)
 	}
 	// One call settles or says that nobody knows, as before.
 	_, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{

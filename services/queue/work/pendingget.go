@@ -79,7 +79,7 @@ func (g *pendingGet) leave(p *partitionAnswer) {
 	}
 }
 
-// closeOnce closes a channel once. Whoever calls it must hold a lock.
+// closeOnce closes a channel once. The caller must hold a lock.
 func closeOnce(ch chan struct{}) {
 	select {
 	case <-ch:

@@ -70,9 +70,9 @@ func (st *stream) watch(ctx context.Context) {
 	}
 }
 
-// expire takes leases away that have run out: the worker is told to stop, and
-// their credit comes back. It returns when to look again. No lease of the
-// stream ends sooner: those to come last for at least the shortest time asked.
+// expire removes leases that have run out, notifies the worker and gives their
+// credit back. It returns when to look again. No lease of the stream ends sooner:
+// those to come last for at least the shortest time asked.
 func (st *stream) expire(now time.Time) time.Duration {
 	st.mu.Lock()
 	extending, holds := st.extending > 0, st.countsCredit

@@ -72,7 +72,7 @@ func ExitCode(err error) int {
 		}
 		return ExitFailure
 	}
-	for _, rejected := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+	for _, rejected := range []error{engine.ErrDenied, engine.ErrUnsuitable, engine.ErrEviction} {
 		if errors.Is(err, rejected) {
 			return ExitRefused
 		}

@@ -248,7 +248,7 @@ func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 			return err
 		}
 		err = service.Run(ctx)
-		for _, rejected := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+		for _, rejected := range []error{engine.ErrDenied, engine.ErrUnsuitable, engine.ErrEviction} {
 			if errors.Is(err, rejected) {
 				return fmt.Errorf("--redis-url: %w", err)
 			}

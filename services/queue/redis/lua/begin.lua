@@ -24,7 +24,7 @@ else
 end
 local control = vals[1]
 if not control then return redis.error_reply('DPNOQUEUE no such queue') end
-local m = {added = 0, retried = 0, promoted = 0, expired = 0, buried = 0, spent = 0}
+local m = {added = 0, retried = 0, promoted = 0, expired = 0, died = 0, spent = 0}
 local tok, flags, ver0, run0, tatsAt
 m.hold, tok, flags, m.nready, m.ndirty, m.nleased, m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines,
   m.ttat, m.nbo, m.used, ver0, run0, tatsAt = sunpack(CONTROL, control)

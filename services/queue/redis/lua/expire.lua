@@ -1,5 +1,5 @@
 -- Ends a partition of a queue that nobody uses, in steps that a use undoes. KEYS: meta, state hash, all others.
--- ARGV: the step; the expiry's id; when the partition was used last, as it was told; milliseconds that the note
+-- ARGV: the step; the expiry's id; when the partition was used last, as the caller read it; milliseconds that the note
 -- of the end lasts; skew of the clock. Returns 1 when the step was done.
 --   seal    turns are refused from now on, unless it holds a key or was used since
 --   expire  seals and ends it at once: of a queue with one partition

@@ -107,7 +107,7 @@ if asks or m.nready > 0 and not hadready then
 end
 
 local answer = mpack(seq, now, nextdue, m.nready, m.ndelayed, m.nleased, m.ndirty, m.ndead,
-  m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys, shift, off)
+  m.added, m.retried, m.promoted, m.expired, m.died, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys, shift, off)
 if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', ANSWER_MS) end
 return answer
 end

@@ -153,7 +153,7 @@ end
 local function die(x)
   x.x = 1
   m.ndead = m.ndead + 1
-  m.buried = m.buried + 1
+  m.died = m.died + 1
 end
 local function retriedOut(x)
   if not x.w then x.w = format('retried %d times (max_retries)', maxRetries) end
@@ -251,14 +251,14 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
   unlease(key, r)
   r.a = 0
 
-  local bury, wait = outcome == 6, -1 -- -1: no second run
+  local dead, wait = outcome == 6, -1 -- -1: no second run
   if outcome == 1 then
-    bury = maxRetries > 0 and (x.f or 0) > maxRetries and not x.u -- a retry was refused
+    dead = maxRetries > 0 and (x.f or 0) > maxRetries and not x.u -- a retry was refused
   elseif outcome == 2 then
     x.f = nil
   elseif outcome == 3 then
-    bury = exhausted(x)
-    if not bury then wait = charge(r); m.retried = m.retried + 1 end
+    dead = exhausted(x)
+    if not dead then wait = charge(r); m.retried = m.retried + 1 end
   elseif outcome == 4 then
     x.f = nil
     wait = delay; m.retried = m.retried + 1
@@ -281,7 +281,7 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
     if outcome ~= 5 then r.ad = now; m.added = m.added + 1 else r.ad = ad end
     push(key, r, lvl)
     absorbDelay(key, r)
-  elseif bury then
+  elseif dead then
     die(x)
     unschedule(key, r)
     if outcome ~= 6 then retriedOut(x) end

@@ -1,5 +1,5 @@
--- Does once what turns do, on keys that it takes away again, so that a user who
--- may not is told of it before any turn is done by half.
+-- Does once what transactions do, on keys that it deletes afterwards. A user
+-- without the rights is refused here, before any transaction is half done.
 -- KEYS: a hash, a list, a sorted set, a string. ARGV: the channel, a message.
 local h, l, z, s = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call = redis.call

@@ -50,10 +50,10 @@ func TestAnotherTopologyThanConfiguredIsNamed(t *testing.T) {
 	t.Parallel()
 	c, s, single := embeddedtest.Cluster(t, 3), embeddedtest.Sentinel(t, 1), start(t)
 	node := c.Nodes[0].Addr()
-	refused(t, newEngine(t, redis.Config{URL: "redis://" + node}), engine.ErrUnfit, "set redis+cluster://"+node)
-	refused(t, newEngine(t, redis.Config{URL: "redis://" + s.Addrs()[0]}), engine.ErrUnfit, "set redis+sentinel://"+s.Addrs()[0])
-	refused(t, newEngine(t, redis.Config{URL: "redis+cluster://" + single.Addr()}), engine.ErrUnfit, "set redis://")
-	refused(t, newEngine(t, redis.Config{URL: "redis+sentinel://" + single.Addr() + "/main"}), engine.ErrUnfit, "set redis://")
+	refused(t, newEngine(t, redis.Config{URL: "redis://" + node}), engine.ErrUnsuitable, "set redis+cluster://"+node)
+	refused(t, newEngine(t, redis.Config{URL: "redis://" + s.Addrs()[0]}), engine.ErrUnsuitable, "set redis+sentinel://"+s.Addrs()[0])
+	refused(t, newEngine(t, redis.Config{URL: "redis+cluster://" + single.Addr()}), engine.ErrUnsuitable, "set redis://")
+	refused(t, newEngine(t, redis.Config{URL: "redis+sentinel://" + single.Addr() + "/main"}), engine.ErrUnsuitable, "set redis://")
 	refused(t, newEngine(t, redis.Config{URL: "redis+sentinel://" + strings.Join(s.Addrs(), ",") + "/nosuch"}), engine.ErrUnavailable, "know no master")
 	refused(t, newEngine(t, redis.Config{URL: s.Nodes[1].URL()}), engine.ErrUnavailable, "read-only replica", "redis+sentinel://")
 }
@@ -65,13 +65,13 @@ func TestARedisThatIsTooOldIsNamedWithItsVersion(t *testing.T) {
 	p.rewrite.Store(new(func(b []byte) []byte { // a version of the same length
 		return regexp.MustCompile(`(redis_version:)\d`).ReplaceAll(regexp.MustCompile(`valkey_version`).ReplaceAll(b, []byte("volkey_version")), []byte("${1}5"))
 	}))
-	refused(t, newEngine(t, redis.Config{URL: "redis://" + p.addr()}), engine.ErrUnfit, "Redis 5.", "too old", "6.2")
+	refused(t, newEngine(t, redis.Config{URL: "redis://" + p.addr()}), engine.ErrUnsuitable, "Redis 5.", "too old", "6.2")
 }
 
 func TestARedisWithoutScriptsIsNamed(t *testing.T) {
 	t.Parallel()
 	srv := start(t, "--rename-command", "SCRIPT", "")
-	refused(t, newEngine(t, redis.Config{URL: srv.URL()}), engine.ErrUnfit, "no Lua scripts")
+	refused(t, newEngine(t, redis.Config{URL: srv.URL()}), engine.ErrUnsuitable, "no Lua scripts")
 }
 
 func TestCredentialsThatAreWrongOrMissingAreNamed(t *testing.T) {
