@@ -66,16 +66,16 @@ var unwords = []unword{
 	private("spoil", "invalid, or damaged", ".ci/"),
 	private("handicap", "delay"),
 	private("letOthers", "yield"),
-	private("bury", "write a tombstone, or mark dead", "core/delta/"),
-	private("buried", "tombstone, or dead", "core/delta/", "internal/stream/", "services/reflector/"),
+	private("bury", "write a tombstone, or mark dead"),
+	private("buried", "tombstone, or dead", "core/delta/shadow.go", "internal/stream/", "services/reflector/"),
 	private("shed", "overflow, or drop", "core/delta/", "services/reflector/"),
 	private("sink", "consumer", "client/", "core/delta/"),
 	private("wish", "desired resource", "client/"),
-	private("anew", "recreated, or again", "client/", "internal/stream/", "proto/"),
-	private("whoever", "the caller, or a waiter", "client/", "internal/stream/", "proto/"),
-	phrase("for good", "permanently", "client/", "internal/stream/", "proto/"),
+	private("anew", "recreated, or again", "client/", "internal/stream/"),
+	private("whoever", "the caller, or a waiter", "client/", "internal/stream/"),
+	phrase("for good", "permanently", "client/", "internal/stream/"),
 	phrase("in doubt", "unresolved", "internal/stream/"),
-	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "client/", "core/delta/", "internal/stream/", "proto/", "services/indexer/", "services/nodeagent/", "services/reflector/"),
+	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "client/", "internal/stream/", "services/indexer/", "services/nodeagent/", "services/reflector/"),
 }
 
 // private is a word in prose and as a part of a name: "a reign", "endReign".

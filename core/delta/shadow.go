@@ -101,7 +101,7 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 		e.overflowed(now)
 	}
 	if r.Tombstone() {
-		s.bury(r.Key, e, now)
+		s.remember(r.Key, e, now)
 	} else {
 		s.raise(e)
 	}
@@ -160,7 +160,7 @@ func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.T
 	r.Step, r.Change = step, s.change(o.Key, was, 0)
 	r.DeleteReason = reason
 	s.remark(&r, e, o, now)
-	s.bury(o.Key, e, now)
+	s.remember(o.Key, e, now)
 	return r, true
 }
 
@@ -239,9 +239,9 @@ func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	return r
 }
 
-// Unlisted ends a list that held objects without a name: which of the living keys that it did not
-// name are gone, and which it held, cannot be told. It returns these keys in order, and the records
-// that tell so of those of which the log does not yet.
+// Unlisted ends a list that held objects without a name. Of the living keys that the list did not
+// name, nobody knows which are gone and which it held. Unlisted returns these keys in order, and
+// records that say so, of those of which the log does not say it yet.
 func (s *Shadow) Unlisted(listRV RV, epoch uint64, now time.Time) (keys []Key, out []Record) {
 	for key, e := range s.entries {
 		if e.dead() || e.round == s.round || e.compare(epoch, listRV) < 0 {
@@ -281,7 +281,7 @@ func (s *Shadow) EndListFor(reason DeleteReason, listRV RV, epoch uint64, now ti
 		r.DeleteReason = reason
 		s.remark(&r, e, &gone, now)
 		out = append(out, r)
-		s.bury(key, e, now)
+		s.remember(key, e, now)
 	}
 	slices.SortFunc(out, func(a, b Record) int { return cmp.Compare(a.Key, b.Key) })
 	return out
@@ -315,7 +315,8 @@ func (s *Shadow) raise(e *entry) {
 	}
 }
 
-func (s *Shadow) bury(key Key, e *entry, now time.Time) {
+// remember marks a key as deleted and keeps the deletion until it expires.
+func (s *Shadow) remember(key Key, e *entry, now time.Time) {
 	if !e.dead() {
 		s.live--
 	}

@@ -69,7 +69,7 @@ func (s *modelShadow) Restore(r *Record, now time.Time) {
 		e.overflow = now
 	}
 	if r.Tombstone() {
-		s.bury(r.Key, e, now)
+		s.remember(r.Key, e, now)
 	} else {
 		s.raise(e)
 	}
@@ -124,7 +124,7 @@ func (s *modelShadow) Delete(reason DeleteReason, o *Object, epoch uint64, now t
 	r := s.record(Deleted, o.Key, e)
 	r.DeleteReason, r.Step, r.Change = reason, -1, -was
 	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
-	s.bury(o.Key, e, now)
+	s.remember(o.Key, e, now)
 	return r, true
 }
 
@@ -156,7 +156,7 @@ func (s *modelShadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 		r := s.record(Deleted, key, e)
 		r.DeleteReason, r.ObservedAt, r.Step, r.Change = Inferred, now, -1, -was
 		out = append(out, r)
-		s.bury(key, e, now)
+		s.remember(key, e, now)
 	}
 	slices.SortFunc(out, func(a, b Record) int { return cmp.Compare(a.Key, b.Key) })
 	return out
@@ -196,7 +196,7 @@ func (s *modelShadow) raise(e *modelEntry) {
 	}
 }
 
-func (s *modelShadow) bury(key Key, e *modelEntry, now time.Time) {
+func (s *modelShadow) remember(key Key, e *modelEntry, now time.Time) {
 	if !e.dead() {
 		s.live--
 	}

@@ -285,7 +285,7 @@ func TestAnUnreadableObjectIsPublishedOnceAtTheKnownVersion(t *testing.T) {
 		s.Doubt(&r)
 	}
 	if r, ok := s.Unread(key, 1, now); !ok || r.RV != "6" {
-		t.Errorf("%+v, %v; want it told, as what was told before did not reach the log", r, ok)
+		t.Errorf("%+v, %v; want it published, as what was published before did not reach the log", r, ok)
 	}
 	s.Delete(delta.Observed, obj("a", 7), 1, now)
 	if r, ok := s.Unread(key, 1, now); ok {

@@ -345,17 +345,17 @@ type Position struct {
 	// Term of the reflector that led when that record was read. A newer term that began at or below
 	// the sequence means that the log was rewritten there: the reader must begin again.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// Set by a watch while the reader was told more than what is at or below the position, up to here
-	// and not in the log's order. Whoever goes on from the position waits for this place first, and
-	// repeats what changed in between: a key may have left the reader's selection since. A position
-	// that has this place and is otherwise zero can only be begun again.
+	// Set by a watch while the reader has received more than what is at or below the position, up to
+	// here and not in the log's order. A server that resumes from the position waits for this place
+	// first, and repeats what changed in between: a key may have left the reader's selection since. A
+	// position that has this place and is otherwise zero cannot be resumed: the watch begins again.
 	ToldEpoch uint64 `protobuf:"varint,4,opt,name=told_epoch,json=toldEpoch,proto3" json:"told_epoch,omitempty"`
 	// Sequence of that place.
 	ToldSequence uint64 `protobuf:"varint,5,opt,name=told_sequence,json=toldSequence,proto3" json:"told_sequence,omitempty"`
 	// Term of that place.
 	ToldTerm uint64 `protobuf:"varint,6,opt,name=told_term,json=toldTerm,proto3" json:"told_term,omitempty"`
-	// Set by a watch that goes by a declared index: which definition it was told by. With another one
-	// it begins again.
+	// Set by a watch that goes by a declared index: the definition that selected its events. With
+	// another one the watch begins again.
 	Selection     uint64 `protobuf:"varint,7,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

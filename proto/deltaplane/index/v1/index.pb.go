@@ -258,7 +258,7 @@ const (
 	// The same as WHEN_SLOW_COALESCE.
 	WhenSlow_WHEN_SLOW_UNSPECIFIED WhenSlow = 0
 	// The latest state of each key that changed since, in Events marked `coalesced`; what was in
-	// between is lost. A key that does not match is told as deleted, also when the reader never had
+	// between is lost. A key that does not match arrives as deleted, also when the reader never had
 	// it.
 	WhenSlow_WHEN_SLOW_COALESCE WhenSlow = 1
 	// Gap, and the whole state again.
@@ -3932,8 +3932,8 @@ func (*Bookmark) Descriptor() ([]byte, []int) {
 	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
 }
 
-// Gap says that changes between the resume position and now can no longer be told one by one. The
-// initial state follows: keys the reader knows and does not find in it are gone.
+// Gap says that the server can no longer send the changes between the resume position and now one
+// by one. The initial state follows: keys that the reader knows and does not find in it are gone.
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for example `epoch changed` or `history no longer kept`.
@@ -3980,9 +3980,10 @@ func (x *Gap) GetReason() string {
 }
 
 // Lagging says that the collection lags on the replica that answers: its revision has stood still
-// for more than 10 s behind a hole in the log, and changes are not told until that is over. Sent
-// when that begins, to a watch that is opened meanwhile behind what it is told first, and when it
-// is over; never before the first other message of an initial state. Readers may ignore it.
+// for more than 10 s behind a hole in the log, and the server sends no changes until that is over.
+// It is sent when that begins and when it is over, and to a watch that is opened meanwhile, after
+// the first events of that watch; never before the first other message of an initial state. Readers
+// may ignore it.
 type Lagging struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Since when the revision stands still; left out when it is over.
@@ -4100,10 +4101,10 @@ type WatchResponse struct {
 	// Position to resume from after this message, to be sent back whole; left out within the initial
 	// state.
 	Position *v1.Position `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Revision reached with this message: every event at or below it has been told. Left out where
-	// none may be claimed: within the initial state, and of what is told first after a resume.
+	// Revision reached with this message: every event at or below it has been sent. Left out where
+	// none may be claimed: within the initial state, and in the first events after a resume.
 	Revision *v1.Revision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// No event above it has been told up to this message. Where it is at most `revision`, what the
+	// No event above it has been sent up to this message. Where it is at most `revision`, what the
 	// reader has is exactly the state at `revision`.
 	Upper *v1.Revision `protobuf:"bytes,7,opt,name=upper,proto3" json:"upper,omitempty"`
 	// With initial_state_end and bookmark: indexes that the watch goes by and that have no values for

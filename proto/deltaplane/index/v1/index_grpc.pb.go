@@ -55,8 +55,8 @@ const (
 // up for, while a list of the source is applied, and in the middle of a burst that the reflector
 // has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
 //
-// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to
-// whoever must not read an older state: every event that the first answer has is then in the
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to a
+// reader that must not read an older state: every event that the first answer has is then in the
 // second, on any replica. A settlement of the queue service takes `revision` as `read_at` and
 // `upper` as `wrote`. Page tokens do so by themselves.
 //
@@ -350,8 +350,8 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // up for, while a list of the source is applied, and in the middle of a burst that the reflector
 // has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
 //
-// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to
-// whoever must not read an older state: every event that the first answer has is then in the
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to a
+// reader that must not read an older state: every event that the first answer has is then in the
 // second, on any replica. A settlement of the queue service takes `revision` as `read_at` and
 // `upper` as `wrote`. Page tokens do so by themselves.
 //

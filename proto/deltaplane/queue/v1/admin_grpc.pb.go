@@ -77,7 +77,7 @@ type QueueAdminServiceClient interface {
 	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may
 	// be missed or seen twice.
 	ListItems(ctx context.Context, in *ListItemsRequest, opts ...grpc.CallOption) (*ListItemsResponse, error)
-	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
+	// RetryNow makes delayed and dead keys wait now. The retries of a dead key start over.
 	RetryNow(ctx context.Context, in *RetryNowRequest, opts ...grpc.CallOption) (*RetryNowResponse, error)
 	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again,
 	// uncounted.
@@ -276,7 +276,7 @@ type QueueAdminServiceServer interface {
 	// ListItems lists keys by state, in pages. A key that changes state while the pages are read may
 	// be missed or seen twice.
 	ListItems(context.Context, *ListItemsRequest) (*ListItemsResponse, error)
-	// RetryNow makes delayed and dead keys wait now. A dead key's retries begin anew.
+	// RetryNow makes delayed and dead keys wait now. The retries of a dead key start over.
 	RetryNow(context.Context, *RetryNowRequest) (*RetryNowResponse, error)
 	// ReleaseItems takes keys away from their holders, whose leases are lost; they wait again,
 	// uncounted.

@@ -503,7 +503,7 @@ type BackoffConfig struct {
 	Max *durationpb.Duration `protobuf:"bytes,2,opt,name=max,proto3" json:"max,omitempty"`
 	// Every step adds up to this share of the delay before it, at random; 0 to 1, zero for none.
 	JitterFactor float64 `protobuf:"fixed64,3,opt,name=jitter_factor,json=jitterFactor,proto3" json:"jitter_factor,omitempty"`
-	// An entry not moved for longer than this begins anew. Default twice `max`.
+	// An entry that was not moved for longer than this starts over. Default twice `max`.
 	ExpireAfter   *durationpb.Duration `protobuf:"bytes,4,opt,name=expire_after,json=expireAfter,proto3" json:"expire_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -110,8 +110,8 @@ func (SettleStatus) EnumDescriptor() ([]byte, []int) {
 // stop: a Worker of the Go client cancels a fifth of the lease, at most 2 s, earlier.
 //
 // What is stopped whole (SIGSTOP, a suspended machine) cannot count: it finds out when it runs
-// again, and until then its token alone keeps it from settling. Whoever writes elsewhere under a
-// lease has to send the token with it, or write with preconditions.
+// again, and until then its token alone keeps it from settling. A worker that writes elsewhere
+// under a lease has to send the token with it, or write with preconditions.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
@@ -1249,8 +1249,8 @@ func (x *ExtendBatch) GetLeases() []*LeaseRef {
 	return nil
 }
 
-// Ping asks for the server's clock: see Lease. Whoever holds leases for long sends one now and
-// then, every third of the lease time for one, so that little has to be allowed for drift.
+// Ping asks for the server's clock: see Lease. A worker that holds leases for long sends one now
+// and then, for example every third of the lease time, so that it has to allow little for drift.
 type Ping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Comes back with the answer.

@@ -101,8 +101,8 @@ const (
 	// The source or the log answers errors, or the resource cannot be mirrored yet; retrying with
 	// back-off. See Reflection.last_error.
 	ReflectionState_REFLECTION_STATE_BACKOFF ReflectionState = 5
-	// Stopped for good in this process: it was removed, "*" does not find it any more, or the process
-	// ends.
+	// Stopped permanently in this process: it was removed, "*" does not find it any more, or the
+	// process ends.
 	ReflectionState_REFLECTION_STATE_STOPPED ReflectionState = 6
 )
 
@@ -164,8 +164,8 @@ type ReflectionSpec struct {
 	// left out is found by discovery. "*" is everything that can be listed and watched but secrets,
 	// the second copy of events in events.k8s.io, and what is named beside it.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Namespace to mirror; empty is all, or those of namespaces. Whoever names one needs permission
-	// to list and watch it, and no more.
+	// Namespace to mirror; empty is all, or those of namespaces. To mirror one namespace the
+	// reflector needs permission to list and watch the resource in it, and no more.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Label selector in the API server's grammar; empty is everything.
 	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
@@ -192,8 +192,8 @@ type ReflectionSpec struct {
 	// mean nothing; one alone is the same as namespace, and beside namespace the list must hold just
 	// that one. Several are one list and one watch of all namespaces, of which the others are left
 	// out as they are read: that needs permission to list and watch the resource in the whole
-	// cluster. Whoever lacks it gives the cluster a name for each namespace, and each name a
-	// reflection of that one.
+	// cluster. Without it, give the cluster a name for each namespace, and each name a reflection of
+	// that one.
 	Namespaces    []string `protobuf:"bytes,12,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -477,8 +477,8 @@ type Reflection struct {
 	State ReflectionState `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.reflector.v1.ReflectionState" json:"state,omitempty"`
 	// Revision up to which everything is in the log: epoch and watermark W.
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Term of whoever leads: this reflector's own, or, as its lease tells, another's. Zero while
-	// nobody is known to lead.
+	// Term of the leader: this reflector's own or, as the lease says, another's. Zero while no leader
+	// is known.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// Objects in the collection.
 	Objects int64 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
@@ -1050,8 +1050,8 @@ type RemoveReflectionRequest struct {
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Resource as in the spec, or the collection's whole name.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// DeleteLog deletes the log as well, once no process leads the collection. Readers are told to
-	// begin again when it is made anew.
+	// DeleteLog deletes the log as well, once no process leads the collection. Readers start over
+	// when the log is created again.
 	DeleteLog     bool `protobuf:"varint,3,opt,name=delete_log,json=deleteLog,proto3" json:"delete_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
