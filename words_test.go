@@ -58,7 +58,7 @@ var unwords = []unword{
 	private("rouse", "wake"),
 	private("poke", "wake", "client/"),
 	private("complain", "warning, problem, or rate-limited logger", "client/"),
-	private("patien", "timeout, or extended deadline", "CHANGELOG.md", "client/", "internal/stream/", "services/reflector/"),
+	private("patien", "timeout, or extended deadline", "CHANGELOG.md", "internal/stream/", "services/reflector/"),
 	private("hasty", "non-blocking", "internal/stream/"),
 	private("unfit", "unsuitable"),
 	private("afford", "admit"),
@@ -71,11 +71,11 @@ var unwords = []unword{
 	private("shed", "overflow, or drop", "core/delta/", "services/reflector/"),
 	private("sink", "consumer", "client/", "core/delta/"),
 	private("wish", "desired resource", "client/"),
-	private("anew", "recreated, or again", "client/", "internal/stream/"),
-	private("whoever", "the caller, or a waiter", "client/", "internal/stream/"),
-	phrase("for good", "permanently", "client/", "internal/stream/"),
+	private("anew", "recreated, or again", "internal/stream/"),
+	private("whoever", "the caller, or a waiter", "internal/stream/"),
+	phrase("for good", "permanently", "internal/stream/"),
 	phrase("in doubt", "unresolved", "internal/stream/"),
-	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "client/", "internal/stream/", "services/indexer/", "services/nodeagent/", "services/reflector/"),
+	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "internal/stream/", "services/indexer/", "services/nodeagent/", "services/reflector/"),
 }
 
 // private is a word in prose and as a part of a name: "a reign", "endReign".

@@ -20,7 +20,7 @@ type batch struct {
 	last    map[string]int32 // while it is filled: the last operation on each key
 	bytes   int
 	slots   int           // callers' operations, duplicates counted
-	calls   []call        // to be told of their answer
+	calls   []call        // with the callbacks for their answers
 	told    chan struct{} // closed when they were; nil without any
 	waiting atomic.Int64  // operations somebody waits for
 	parent  *batch        // it is operation `of` of a batch that was refused whole
@@ -299,8 +299,8 @@ func (p *Producer) fail(batches []*batch, err error) {
 	}
 }
 
-// unlockAndWake gives up mu, wakes the sender if there is something for it, and
-// tells those who asked to be told.
+// unlockAndWake gives up mu, wakes the sender if there is something for it, and calls
+// the callbacks of the batches that were answered.
 func (p *Producer) unlockAndWake() {
 	wake := p.asleep && p.sendable()
 	if wake {

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// defaultWait is how long servers wait for what a read asks for unless they are told.
+	// defaultWait is how long servers wait for what a read asks for when the read does not say.
 	defaultWait = 3 * time.Second
-	// mostPatience bounds how long one replica alone is waited for.
-	mostPatience = 250 * time.Millisecond
+	// maxDelay bounds how long a read waits for one replica before it asks another.
+	maxDelay = 250 * time.Millisecond
 	// mostElsewhere is of how many further replicas one read is asked.
 	mostElsewhere = 3
 )
 
-// elsewhere asks reads that wait too long on one replica also of another one, so that
-// a replica that is frozen does not hold up whoever happens to ask it. The first call
-// is what it would be alone, and is all there is where no other replica is connected.
+// elsewhere sends a read that waits too long on one replica also to another one, so
+// that a frozen replica does not hold up the reads that it gets. The first call is
+// what it would be alone, and is the only one where no other replica is connected.
 type elsewhere struct{ grpc.ClientConnInterface }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -43,17 +43,17 @@ func (e elsewhere) Invoke(ctx context.Context, method string, args, reply any, o
 		at = &rpc.Place{}
 		ctx = at.Call(ctx)
 	}
-	r := waitingRead{conn: e.ClientConnInterface, method: method, args: args, opts: opts, patience: min(max(wait, 0)/4, mostPatience)}
+	r := waitingRead{conn: e.ClientConnInterface, method: method, args: args, opts: opts, delay: min(max(wait, 0)/4, maxDelay)}
 	return r.ask(ctx, out, []*rpc.Place{at})
 }
 
 // waitingRead is one read that may have to wait for a state.
 type waitingRead struct {
-	conn     grpc.ClientConnInterface
-	method   string
-	args     any
-	opts     []grpc.CallOption
-	patience time.Duration
+	conn   grpc.ClientConnInterface
+	method string
+	args   any
+	opts   []grpc.CallOption
+	delay  time.Duration
 }
 
 // ask calls the last of the places, whose call ctx is, and after a while another
@@ -64,7 +64,7 @@ func (r *waitingRead) ask(ctx context.Context, reply proto.Message, at []*rpc.Pl
 	here, there := at[len(at)-1], &rpc.Place{}
 	other := reply.ProtoReflect().New().Interface()
 	answered := make(chan bool, 1)
-	timer := time.AfterFunc(r.patience, func() {
+	timer := time.AfterFunc(r.delay, func() {
 		next, ok := there.Elsewhere(own, at...)
 		ok = ok && len(at) <= mostElsewhere && r.ask(next, other, append(slices.Clip(at), there)) == nil
 		answered <- ok

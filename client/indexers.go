@@ -101,7 +101,7 @@ func (x *Index) Indexers(ctx context.Context, collection string) ([]IndexerStatu
 	return fromIndexers(resp.GetIndexers()), nil
 }
 
-// AddIndexers declares indexes, all or none, on every replica and for good;
+// AddIndexers declares indexes, all or none, on every replica and permanently;
 // those that are declared already stay as they are, so a program may declare
 // what it needs each time it starts. With "*/" in front of the resource
 // ("*/pods.v1") they hold for every cluster, also for later ones. It waits up to

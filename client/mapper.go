@@ -36,7 +36,7 @@ func OwnersOf(kind string) Mapper {
 }
 
 // Hint maps a record to the values of one of its index hints, such as "node".
-// Hints are told by records of the log only, so a sweep finds nothing by it.
+// Only records of the log carry hints, so a sweep finds nothing by it.
 func Hint(index string) Mapper {
 	return func(r *delta.Record) ([]string, bool) { return r.Hints[index], r.Overflow }
 }

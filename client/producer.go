@@ -154,8 +154,8 @@ type Producer struct {
 	refused    error // the service refuses the stream itself: operations fail at once
 	fault      error // why there is no stream
 	stopped    bool
-	finished   []*batch // whose callers are to be told
-	telling    []*batch // whose callers are being told
+	finished   []*batch // whose callbacks are to be called
+	telling    []*batch // whose callbacks are being called
 	free       []*queuev1.ProduceOp
 	maps       []map[string]int32
 }
@@ -235,8 +235,8 @@ func (p *Producer) Send(ctx context.Context, op Op, done func(OpResult, error)) 
 	return p.wrap(err)
 }
 
-// Flush waits until every operation called for before it has been answered, and
-// whoever sent it was told.
+// Flush waits until every operation called for before it has been answered, and the
+// callback of its caller has returned.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	open := slices.Concat(p.telling, p.flight, p.sealed)

@@ -38,7 +38,7 @@ func (p *Puller) Run(ctx context.Context) error { return p.w.Run(ctx) }
 // Connected reports whether the Work stream is open.
 func (p *Puller) Connected() bool { return p.w.Connected() }
 
-// Held is a key under a lease, to be settled by whoever holds it.
+// Held is a key under a lease, to be settled by its holder.
 type Held struct {
 	w *Worker
 	t *task

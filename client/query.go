@@ -215,7 +215,7 @@ func refusesStreams(err error) bool {
 	return code == codes.Unimplemented || code == codes.PermissionDenied
 }
 
-// ended is told how a stream ended.
+// ended notes how a stream ended.
 func (q *Query) ended(l *queryLink, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

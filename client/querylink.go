@@ -61,7 +61,7 @@ func (l *queryLink) run(q *Query) {
 		err = l.receive(s)
 		cancel() // so that the sender is not held up
 	}
-	q.ended(l, err) // first: who is told of it asks what it was
+	q.ended(l, err) // first: who notices the end asks for its reason
 	l.mu.Lock()
 	l.leaving, l.err = true, err
 	for tag, c := range l.calls {

@@ -357,8 +357,8 @@ func (t *Trigger) Handle(ctx context.Context, b Batch) error {
 	return nil
 }
 
-// tell notes how far the log was heard: a round over all keys must not read an
-// index that is behind it, or it misses what a lost queue was told of.
+// tell notes how far the log was read: a round over all keys must not read an index
+// that is behind it, or it misses keys that were added to a queue that was lost.
 func (t *Trigger) tell(b Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

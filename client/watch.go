@@ -19,9 +19,9 @@ import (
 // Position is where to resume a watch, as a server named it. The zero value is
 // nowhere.
 type Position struct {
-	// Epoch, Sequence and Term are the place in the collection's log up to which
-	// everything was told. They are zero where that is nowhere, and the watch can
-	// only begin again.
+	// Epoch, Sequence and Term are the place in the collection's log up to which the
+	// reader has received everything. They are zero where that is nowhere, and the watch
+	// can only begin again.
 	Epoch, Sequence, Term uint64
 	// ToldEpoch, ToldSequence and ToldTerm, when set, are how far the reader may have been
 	// told more than that, not in the log's order. A watch that resumes tells it again.
@@ -30,7 +30,7 @@ type Position struct {
 	Selection uint64
 }
 
-// ObjectEpoch is the epoch of an object's resource version that was told with p; 0
+// ObjectEpoch is the epoch of the resource version of an object that arrived with p; 0
 // when that may be one of several.
 func (p Position) ObjectEpoch() uint64 {
 	if p.ToldEpoch != 0 && p.ToldEpoch != p.Epoch {
@@ -105,15 +105,15 @@ type Event struct {
 	// Revision is what has been reached with this event; zero when that is not news.
 	// EventInitialEnd and EventBookmark always have one.
 	Revision Revision
-	// Upper bounds what was told up to this event: nothing above it. Where it is at most
+	// Upper bounds what was sent up to this event: nothing above it. Where it is at most
 	// Revision, what the reader has is exactly the state there. Zero of servers that do
 	// not state it.
 	Upper Revision
 	// Reason is that of EventGap.
 	Reason string
-	// Differences is set with EventGap when the state that follows is told against
-	// what [WatchOptions].Known named: keys in the same version are left out, and
-	// those that are gone are told as EventDeleted. Should the revision of its
+	// Differences is set with EventGap when the state that follows is the difference
+	// from what [WatchOptions].Known named: keys in the same version are left out, and
+	// those that are gone arrive as EventDeleted. Should the revision of its
 	// EventInitialEnd be of another epoch than Known's, it was whole all the same.
 	Differences bool
 }
@@ -158,8 +158,8 @@ type WatchOptions struct {
 	// changed afterwards. No versions, or more than a request can carry or the server has
 	// memory for, mean that the whole state is wanted, as does nil.
 	Known func() Known
-	// OnRetry is told whenever the watch has broken and will be opened again. It
-	// must be quick. Nil tells nobody.
+	// OnRetry is called whenever the watch has broken and will be opened again. It
+	// must be quick, and may be nil.
 	OnRetry func(WatchRetry)
 	// OnLagging is called when the replica that answers says that the collection lags
 	// there, with the time since which its revision stands still: no changes arrive until
@@ -183,14 +183,14 @@ type WatchRetry struct {
 }
 
 // ErrStreamEnded says that the server ended a watch without a reason, as one does
-// that wants its connections spread anew.
+// that has its connections spread again.
 var ErrStreamEnded = errors.New("client: the server ended the stream")
 
 // Watch yields what happens to a collection until ctx ends, which ends it
 // without an error, or the request itself is refused. A stream that breaks is
-// opened again, on any replica, from the last position; what cannot be continued
-// is told as EventGap, and the state that follows is never older than what was
-// told before. Events come in log order.
+// opened again, on any replica, from the last position. What cannot be continued
+// arrives as EventGap, and the state that follows is never older than what arrived
+// before. Events come in log order.
 //
 // Streams are opened again after a random part of a delay that doubles from 500 ms
 // to 5 s, and not before the time a server asks for, so that the clients of an

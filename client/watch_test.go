@@ -383,8 +383,8 @@ func TestAHerdComesBackSpreadOut(t *testing.T) {
 	}
 }
 
-// Where a reader was told more than what is behind its place, both are said when
-// it comes back, wherever it left.
+// Where a reader has received more than what is behind its place, it sends both back
+// when it resumes, wherever it left.
 func TestAPlaceInTheMiddleOfChangesIsSentBackWhole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,12 +26,12 @@ type watch struct {
 	yield      func(Event, error) bool
 
 	at     Position
-	began  bool      // something has been told, be it that nothing happened
-	lost   string    // why the position is worth nothing, while the reader has not been told
+	began  bool      // something was yielded, be it that nothing happened
+	lost   string    // why the position is worth nothing, until the reader gets the gap
 	kept   Known     // what the reader had when the position was lost
-	seen   Revision  // no event above it was told
+	seen   Revision  // no event above it was yielded
 	heard  time.Time // when the server last said anything
-	plain  bool      // the server had no room for what the reader has: it is not told again before a state is complete
+	plain  bool      // the server had no room for what the reader has: it is not sent again before a state is complete
 	enough bool      // the reader wants no more
 	lags   bool      // the server said that the collection lags there
 	again  bool      // open another stream at once
@@ -41,7 +41,7 @@ type watch struct {
 type open struct {
 	known bool // the request named what the reader has
 	place bool // the request had a position
-	ended bool // the end of a state was told
+	ended bool // the end of a state was received
 	first bool // nothing was received yet
 }
 
@@ -188,7 +188,7 @@ func (w *watch) lagging(l *indexv1.Lagging) {
 // reader's knowledge still holds.
 func (w *watch) gap(s *open, reason string) {
 	if w.o.Known != nil && !w.plain && (!s.known || !s.first) && w.at != (Position{}) {
-		// Whoever knows nothing, or too much to tell, is sent the whole state: this stream is about to.
+		// A reader that knows nothing, or too much to send, gets the whole state: this stream sends it.
 		if k := w.o.Known(); sendable(k) {
 			w.lost, w.kept, w.again = reason, k, true
 			return
@@ -208,7 +208,7 @@ func (w *watch) restate(s *open) bool {
 		return true
 	case s.known && !w.began:
 		return w.say(Event{Type: EventGap, Reason: "the reader has an earlier state", Differences: true})
-	case w.began: // an initial state that broke off begins anew: what was told of it is stale
+	case w.began: // an initial state that broke off begins again: what arrived of it is stale
 		return w.say(Event{Type: EventGap, Reason: "initial state broke off", Differences: s.known})
 	default:
 		return true

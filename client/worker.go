@@ -89,7 +89,7 @@ type Worker struct {
 	cfg   WorkerConfig
 	c     queuev1.QueueServiceClient
 	rec   Reconciler
-	pulls bool // keys are handed to whoever asks; see Puller
+	pulls bool // callers of Get take the keys; see Puller
 
 	started  time.Time
 	base     context.Context // reconcilers' contexts derive from it; it has no end of its own

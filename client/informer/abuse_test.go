@@ -84,11 +84,11 @@ func TestHandlersComeAndGoUnderEvents(t *testing.T) {
 	}
 	workers.Wait()
 	if told.Load() == 0 {
-		t.Error("nobody was told anything")
+		t.Error("no handler received anything")
 	}
 }
 
-// newChecker is a handler that knows of each key what it was told last.
+// newChecker is a handler that knows of each key what it received last.
 func newChecker(t *testing.T, told *atomic.Int64) informer.Handler[*thing] {
 	t.Helper()
 	known := map[string]*thing{}

@@ -28,7 +28,7 @@ type note[T any] struct {
 type merged uint8
 
 const (
-	apart    merged = iota // both must be told
+	apart    merged = iota // both must be delivered
 	folded                 // the earlier now says both
 	vanished               // together they say nothing
 )
@@ -83,8 +83,8 @@ type node[T any] struct {
 	gone       bool
 }
 
-// push adds a notification. folded counts those that nobody will be told of by
-// themselves, and finished the initial ones among them.
+// push adds a notification. folds counts the notifications that were folded into
+// others, and finished the initial ones among them.
 func (b *buffer[T]) push(n note[T]) (folds, finished int) {
 	if b.latest == nil && b.len-b.initial >= b.room {
 		b.coalesce()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// view is what somebody knows who is told notifications: the object of each key.
+// view is what a handler knows from its notifications: the object of each key.
 type view map[string]string
 
 // tell applies a notification, which must fit what is known.

@@ -1,7 +1,7 @@
 // Package informer is client-go's shared informer on the index service: a local
 // store of the objects of one collection, kept up to date by one watch, and any
-// number of handlers that are told what happens to them. The API server is not
-// asked anything. A controller written on client-go exchanges its factory:
+// number of handlers that receive what happens to them. It asks the API server
+// nothing. A controller written on client-go exchanges its factory:
 //
 //	index := client.NewIndex(conn)
 //	factory := informer.NewFactory(index, informer.FactoryConfig{Resync: 10 * time.Hour})

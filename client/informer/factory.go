@@ -21,8 +21,8 @@ type FactoryConfig struct {
 	Log           *slog.Logger
 }
 
-// Factory has one informer per type, collection, scope and view, shared by whoever
-// asks [For] it: client-go's SharedInformerFactory. It is safe for concurrent use.
+// Factory has one informer per type, collection, scope and view, which all callers of
+// [For] share: client-go's SharedInformerFactory. It is safe for concurrent use.
 type Factory struct {
 	src Source
 	cfg FactoryConfig

@@ -126,13 +126,13 @@ func (i *Shared[T]) watchOptions() client.WatchOptions {
 		},
 		OnRetry: func(r client.WatchRetry) {
 			if r.Attempt == 1 && errors.Is(r.Err, client.ErrStreamEnded) {
-				return // connections are spread anew
+				return // the server has its connections spread again
 			}
 			i.disconnected(&DisconnectedError{Informer: i.name, Err: r.Err, Attempt: r.Attempt, Wait: r.Wait})
 		},
 	}
 	if o.Resume == (client.Position{}) {
-		o.AtLeast = i.store.Bounds().Upper // a state must not be older than what handlers were told
+		o.AtLeast = i.store.Bounds().Upper // a state must not be older than what handlers received
 	}
 	return o
 }
@@ -240,7 +240,7 @@ func (i *Shared[T]) decode(e client.Event) (it item[T]) {
 }
 
 // replace makes the store what a complete state says, in one step: handlers see all
-// of it during the first callback. Deletions are told first.
+// of it during the first callback. Deletions are delivered first.
 func (i *Shared[T]) replace(s *stage[T], at client.Bounds) {
 	items := make([]item[T], 0, len(s.items))
 	// A server that finds the epoch changed tells everything.

@@ -2,22 +2,22 @@ package informer
 
 import "fmt"
 
-// Handler is told what happens to the objects of an informer: one call after
-// another, in the order of the log for each key. The store is changed before it is
-// told, so it may be ahead of what a handler sees. Objects are shared and must not
-// be changed.
+// Handler receives what happens to the objects of an informer: one call after
+// another, in the order of the log for each key. The store changes before its handlers
+// are called, so it may be ahead of what a handler sees. Objects are shared and must
+// not be changed.
 //
-// A handler that is slow is told every change as long as its buffer has room, and
+// A handler that is slow receives every change as long as its buffer has room, and
 // from then on the latest of each key; see [HandlerOptions].Buffer.
 type Handler[T any] interface {
-	// OnAdd is told of an object that the handler has not been told of. initial is
-	// true for the objects there were when the informer synced or, if that is later,
-	// when the handler was added.
+	// OnAdd receives an object that is new to the handler. initial is true for the
+	// objects that there were when the informer synced or, if that is later, when the
+	// handler was added.
 	OnAdd(obj T, initial bool)
-	// OnUpdate is told of a new version of an object; and, on a resync, of the same
+	// OnUpdate receives a new version of an object; and, on a resync, the same version
 	// once more.
 	OnUpdate(old, obj T)
-	// OnDelete is told of an object that is gone, or is no longer of those selected.
+	// OnDelete receives an object that is gone, or is no longer of those selected.
 	OnDelete(d Deletion[T])
 }
 
@@ -68,7 +68,7 @@ type Deletion[T any] struct {
 	// Stale: nobody could tell what the object was like in the end.
 	Stale bool
 
-	known *T // what the handler was told last
+	known *T // what the handler received last
 }
 
 // FinalStateUnknown reports whether the object may have changed after the version

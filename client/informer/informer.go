@@ -24,7 +24,7 @@ type Source interface {
 var (
 	// ErrStarted: an informer runs once.
 	ErrStarted = errors.New("informer: started before")
-	// ErrStopped: the informer has stopped, for good.
+	// ErrStopped: the informer has stopped, permanently.
 	ErrStopped = errors.New("informer: stopped")
 )
 
@@ -78,17 +78,17 @@ type Config[T any] struct {
 	Decode func(client.Object) (T, error)
 	// Indexers are the indexes of the store from the start.
 	Indexers map[string]IndexFunc[T]
-	// Resync is how often handlers that do not say otherwise are told of everything
-	// again. Default never.
+	// Resync is how often handlers that do not say otherwise receive everything again.
+	// Default never.
 	Resync time.Duration
 	// BookmarkEvery bounds how long [Store.AtLeast] waits for a revision that changed
 	// nothing in the scope. Default 10 s, at least 1 s.
 	BookmarkEvery time.Duration
 	// CrashOnPanic lets a handler's panic end the process, as client-go does by
-	// default. Otherwise it is counted and reported, and the handler is told the next
-	// thing after a second.
+	// default. Otherwise it is counted and reported, and the handler receives the next
+	// notification after a second.
 	CrashOnPanic bool
-	// OnError is told what goes wrong: *[DisconnectedError], *[DecodeError],
+	// OnError receives what goes wrong: *[DisconnectedError], *[DecodeError],
 	// *[PanicError]. It must be quick and safe for concurrent use, and may be nil.
 	OnError func(error)
 	// Log receives the same, a watch that cannot be opened once a minute for as long as
@@ -219,7 +219,7 @@ type Status struct {
 	Revision client.Revision
 	// Keys is how many there are, and Faulty how many of them cannot be decoded.
 	Keys, Faulty int
-	// Gaps counts how often history was lost and the state was told anew.
+	// Gaps counts how often history was lost and the whole state was received again.
 	Gaps uint64
 	// Stale counts events that were older than what the store had, and dropped.
 	Stale uint64
@@ -283,8 +283,8 @@ const NoResync time.Duration = -1
 type HandlerOptions struct {
 	// Name tells people who it is. Default: its type.
 	Name string
-	// Resync is how often it wants to be told of everything again, with OnUpdate of
-	// the same object twice; see the package's description. Default: the informer's;
+	// Resync is how often the handler receives everything again, as OnUpdate with the
+	// same object twice; see the package's description. Default: the informer's;
 	// NoResync for never.
 	Resync time.Duration
 	// Buffer is how many notifications may wait for the handler, beside initial ones,
@@ -298,9 +298,9 @@ const (
 	minimumResync = time.Second
 )
 
-// AddHandler adds a handler, at any time: it is told of every object there is, as
-// initial, and of everything that happens after, with no gap and nothing twice.
-// After a stop it fails with [ErrStopped].
+// AddHandler adds a handler, at any time. The handler receives every object that
+// there is, as initial, and everything that happens afterwards, with no gap and
+// nothing twice. After a stop AddHandler fails with [ErrStopped].
 func (i *Shared[T]) AddHandler(h Handler[T], o HandlerOptions) (*Registration, error) {
 	if h == nil {
 		return nil, fmt.Errorf("%s: no handler", i.name)
@@ -324,7 +324,7 @@ func (i *Shared[T]) AddHandler(h Handler[T], o HandlerOptions) (*Registration, e
 	return &l.Registration, nil
 }
 
-// initial is what a handler is told at first. The mutex is held.
+// initial is what a handler receives at first. The mutex is held.
 func (i *Shared[T]) initial() []note[T] {
 	now := time.Now()
 	i.store.mu.RLock()
@@ -348,9 +348,9 @@ const (
 	Drain
 )
 
-// RemoveHandler removes a handler; nothing that happens from now on is told. It
-// does not wait, so a callback may call it too: see [Registration.Wait]. A handler
-// that was removed before, or is of another informer, is left alone.
+// RemoveHandler removes a handler, which receives nothing that happens from now on.
+// It does not wait, so a callback may call it too: see [Registration.Wait]. It leaves
+// a handler alone that was removed before or belongs to another informer.
 func (i *Shared[T]) RemoveHandler(r *Registration, how Removal) {
 	i.mu.Lock()
 	l := i.listeners[r]

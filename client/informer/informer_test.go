@@ -96,7 +96,7 @@ func TestABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
 		}
 		close(hold)
 		after(0)
-		// In what order it was told does not matter, but for each key; and each ends as the store does.
+		// The order of notifications does not matter, but for each key; and each ends as the store does.
 		told := r.take()
 		byKey := map[string][]string{}
 		for _, line := range told {
@@ -106,16 +106,16 @@ func TestABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
 		}
 		a, b, c := byKey["a"], byKey["b"], byKey["c"]
 		if !strings.HasSuffix(a[len(a)-1], "->202") && !strings.HasPrefix(a[len(a)-1], "add a@202") {
-			t.Errorf("a was told %q, want it to end at 202", a)
+			t.Errorf("received %q of a, want it to end at 202", a)
 		}
 		if len(b) > 0 && !strings.HasPrefix(b[len(b)-1], "delete b@") {
-			t.Errorf("b was told %q, want it to end deleted", b)
+			t.Errorf("received %q of b, want it to end deleted", b)
 		}
 		if !strings.HasPrefix(c[len(c)-1], "add c@207") {
-			t.Errorf("c was told %q, want it to end with the new object", c)
+			t.Errorf("received %q of c, want it to end with the new object", c)
 		}
 		if len(byKey["d"]) != 0 {
-			t.Errorf("d was told %q, want nothing", byKey["d"])
+			t.Errorf("received %q of d, want nothing", byKey["d"])
 		}
 		if !reg.HasSynced() {
 			t.Error("not synced in the end")
@@ -274,7 +274,7 @@ func TestALateHandlerGetsEveryStoredObjectOnce(t *testing.T) {
 		r := &recorder{}
 		reg := i.handle(t, r, informer.HandlerOptions{})
 		if reg.HasSynced() {
-			t.Error("synced before it was told anything")
+			t.Error("synced before it received anything")
 		}
 		src.delete("b", client.DeleteObserved)
 		after(0)
@@ -324,7 +324,7 @@ func TestALateHandlerHasNoGapWhileEventsGoOn(t *testing.T) {
 				},
 				UpdateFunc: func(old, o *thing) {
 					if old.rv != at {
-						t.Errorf("update %s->%s when %s was told", old.rv, o.rv, at)
+						t.Errorf("update %s->%s after %s", old.rv, o.rv, at)
 					}
 					at = o.rv
 					if at == fmt.Sprint(last) {
@@ -370,7 +370,7 @@ func TestAHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
 			t.Errorf("informer %v, handler %v; want the informer synced and the handler not", i.HasSynced(), reg.HasSynced())
 		}
 		if !empty.HasSynced() {
-			t.Error("a handler with nothing to be told is not synced")
+			t.Error("a handler with nothing to receive is not synced")
 		}
 		step <- struct{}{}
 		after(0)
@@ -405,7 +405,7 @@ func TestAPanicIsCountedAndTheHandlerStillSyncs(t *testing.T) {
 			t.Errorf("lag %+v, want 5 panics", lag)
 		}
 		if n := len(good.take()); n != 5 {
-			t.Errorf("the other handler was told %d things, want 5", n)
+			t.Errorf("the other handler received %d notifications, want 5", n)
 		}
 		errs := i.errors.list()
 		if len(errs) != 5 {

@@ -15,10 +15,10 @@ import (
 // ErrInCallback is the answer to a wait for a callback from within it.
 var ErrInCallback = errors.New("informer: waited for a handler from within its callback")
 
-// PanicError is a handler that panicked over a notification, which it will not be
-// told again.
+// PanicError is a handler that panicked over a notification, which it does not
+// receive again.
 type PanicError struct {
-	// Handler is the name of its registration, and Key what it was told of.
+	// Handler is the name of its registration, and Key that of the notification.
 	Handler, Key string
 	Value        any
 	Stack        []byte
@@ -68,8 +68,7 @@ func (r *Registration) Done() <-chan struct{} { return r.synced }
 // HasSynced reports whether Done is closed.
 func (r *Registration) HasSynced() bool { return isClosed(r.synced) }
 
-// ResyncPeriod is how often the handler is told of everything again; 0 for
-// never.
+// ResyncPeriod is how often the handler receives everything again; 0 for never.
 func (r *Registration) ResyncPeriod() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,7 +225,7 @@ func (l *listener[T]) start(parts *sync.WaitGroup) {
 	}
 }
 
-// end stops the listener, at once or when everything was told.
+// end stops the listener, at once or when everything was delivered.
 func (l *listener[T]) end(drain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -266,8 +266,8 @@ func (s *source) setDeaf(deaf bool) {
 	s.deaf = deaf
 }
 
-// lose makes streams find that history is gone: what is known is asked, and the
-// differences are told. whole has the whole state told.
+// lose makes streams find that history is gone: they ask for what is known, and send
+// the differences. With whole they send the whole state.
 func (s *source) lose(whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +311,7 @@ func (s *source) refuseWith(err error) {
 	s.refuse = err
 }
 
-// recorder is a handler that writes down what it is told.
+// recorder is a handler that writes down what it receives.
 type recorder struct {
 	mu     sync.Mutex
 	told   []string
@@ -340,7 +340,7 @@ func (r *recorder) OnDelete(d informer.Deletion[*thing]) {
 	r.note("delete %s@%s %v", d.Key, d.Object.rv, d.Reason)
 }
 
-// take returns what was told since the last take.
+// take returns what was received since the last take.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

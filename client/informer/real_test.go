@@ -189,7 +189,7 @@ func (p *pod) is() string {
 	return fmt.Sprintf("%s %s %s", p.Metadata.UID, p.Metadata.Labels["app"], p.Metadata.ResourceVersion)
 }
 
-// follow runs an informer of pods with a handler that keeps what it is told.
+// follow runs an informer of pods with a handler that keeps what it receives.
 func (p *plane) follow(t *testing.T, scope informer.Scope) (*informer.Shared[*pod], *mirror) {
 	t.Helper()
 	i, err := informer.New(p.index, informer.Config[*pod]{

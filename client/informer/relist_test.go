@@ -14,7 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/client/informer"
 )
 
-// begin is an informer with a recorder that has been told the initial state.
+// begin is an informer with a recorder that has received the initial state.
 func begin(t *testing.T, src *source, change func(*informer.Config[*thing])) (*running, *recorder) {
 	t.Helper()
 	i, r := create(t, src, change), &recorder{}
@@ -34,7 +34,7 @@ func TestAStateReplacesTheStoreInOneStep(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				src := newSource("1", "2", "3")
 				i, r := begin(t, src, nil)
-				src.lose(false) // what is known was told once: that says nothing of the next state
+				src.lose(false) // what is known was sent once: that says nothing of the next state
 				after(0)
 				var during []string
 				r.during = func(string) {

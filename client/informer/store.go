@@ -14,7 +14,7 @@ import (
 )
 
 // DecodeError is an object whose newest version could not be decoded. Handlers keep
-// what they were told before; reads of the key fail until it can be read again.
+// what they received before; reads of the key fail until it can be read again.
 type DecodeError struct {
 	Key, ResourceVersion string
 	Err                  error

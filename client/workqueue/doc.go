@@ -35,6 +35,6 @@
 //   - The rate limiter is the queue's, see Config.Settings, and is shared by all
 //     replicas.
 //   - A process that is cut off, or stopped for longer than a lease, loses its
-//     keys. [Queue.Context] tells whoever holds one.
+//     keys. The context of [Queue.Context] ends for the holder of one.
 //   - Metrics are the service's, under client-go's names.
 package workqueue

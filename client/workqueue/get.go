@@ -72,7 +72,7 @@ func (q *Queue) get() (*client.Held, error) {
 	}
 }
 
-// dirty are the keys that the service was told to run again, and that did not come yet.
+// dirty are the keys that the service is to hand out again and has not handed out yet.
 func (q *Queue) dirty() (keys []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

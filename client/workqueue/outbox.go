@@ -92,7 +92,7 @@ type entry struct {
 // calls without waiting, and needs memory by distinct key. It is safe for concurrent use.
 type outbox struct {
 	send func(op client.Op, done func(error))
-	// failure is told what failed, and reports whether it is to be sent again. It is called
+	// failure receives what failed, and reports whether it is to be sent again. It is called
 	// without locks.
 	failure func(op client.Op, err error) (again bool)
 	window  int // the most operations that are sent and not answered
