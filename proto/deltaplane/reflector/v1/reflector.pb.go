@@ -179,8 +179,8 @@ type ReflectionSpec struct {
 	DropFields []string `protobuf:"bytes,7,rep,name=drop_fields,json=dropFields,proto3" json:"drop_fields,omitempty"`
 	// KeepManagedFields leaves metadata.managedFields in; it is taken out otherwise.
 	KeepManagedFields bool `protobuf:"varint,8,opt,name=keep_managed_fields,json=keepManagedFields,proto3" json:"keep_managed_fields,omitempty"`
-	// DropLastApplied takes kubectl's last-applied-configuration annotation out. Who writes an object
-	// back that was read without it loses it, so that readers are told.
+	// DropLastApplied takes kubectl's last-applied-configuration annotation out. Writing an
+	// object back that was read without it removes it, and ListCollections says so.
 	DropLastApplied bool `protobuf:"varint,13,opt,name=drop_last_applied,json=dropLastApplied,proto3" json:"drop_last_applied,omitempty"`
 	// Index hints to carry in the headers of records: name to path of the value. Empty is the default
 	// of the resource.
