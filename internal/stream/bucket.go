@@ -39,15 +39,15 @@ type Entry struct {
 // Keys are any text of up to 512 bytes. It is safe for concurrent use. A call whose answer does not
 // come within 5 s fails with [ErrUnavailable]; a write may have been carried out.
 type Bucket struct {
-	c       *Conn
+	c       *Link
 	name    string
 	kv      jetstream.KeyValue
 	created time.Time
 }
 
-// Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops
+// openBucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops
 // keys that old.
-func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
+func openBucket(ctx context.Context, c *Link, name string, ttl time.Duration) (*Bucket, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	storage := jetstream.FileStorage

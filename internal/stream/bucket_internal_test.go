@@ -39,10 +39,10 @@ func FuzzUnescapeKey(f *testing.F) {
 }
 
 // connected is a connection to a server of the test's own.
-func connected(t *testing.T, cfg Config) *Conn {
+func connected(t *testing.T, cfg Config) *Link {
 	t.Helper()
 	cfg.URL = embeddedtest.NATS(t).URL()
-	c, err := Connect(t.Context(), cfg)
+	c, err := dial(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 func TestAWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})
-	b, err := c.Bucket(t.Context(), "hasty", 0)
+	b, err := openBucket(t.Context(), c, "hasty", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func (mute) Status(context.Context) (jetstream.KeyValueStatus, error) {
 func TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{Memory: true})
-	f := NewFollower(c.Bucket, FollowConfig{
+	f := NewFollower(opener(c), FollowConfig{
 		Name: "mute", Known: func(string) uint64 { return 1 }, Forget: func() {}, Held: func() map[string][]byte { return map[string][]byte{"a": []byte("known")} },
 	})
 	b, err := f.Open(t.Context())
@@ -199,4 +199,11 @@ func TestARequestThatIsNeverAnsweredDoesNotWaitForItsCallersDeadline(t *testing.
 			t.Errorf("two requests took %v", took)
 		}
 	})
+}
+
+// opener opens buckets on a connection, as a Follower asks for them.
+func opener(c *Link) func(context.Context, string, time.Duration) (*Bucket, error) {
+	return func(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
+		return openBucket(ctx, c, name, ttl)
+	}
 }

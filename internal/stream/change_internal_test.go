@@ -20,9 +20,9 @@ type words struct {
 	known    func() // runs once, when the Follower asks for what is known
 }
 
-func newWords(c *Conn) *words {
+func newWords(c *Link) *words {
 	w := &words{}
-	w.f = NewFollower(c.Bucket, FollowConfig{
+	w.f = NewFollower(opener(c), FollowConfig{
 		Name: "words",
 		Known: func(string) uint64 {
 			w.mu.Lock()
@@ -79,12 +79,12 @@ func (w *words) remove(ctx context.Context, word byte) error {
 }
 
 // replace deletes the bucket and has another process create it, which does not know what it held.
-func replace(t *testing.T, c *Conn) *Bucket {
+func replace(t *testing.T, c *Link) *Bucket {
 	t.Helper()
 	if err := c.js.DeleteKeyValue(t.Context(), "words"); err != nil {
 		t.Error(err)
 	}
-	b, err := c.Bucket(t.Context(), "words", 0)
+	b, err := openBucket(t.Context(), c, "words", 0)
 	if err != nil {
 		t.Error(err)
 	}

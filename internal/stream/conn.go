@@ -75,32 +75,32 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Conn is a connection to the log. It is safe for concurrent use and reconnects for as long as it
+// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the
+// protocol: a new leader fences the log by writing one record more than that, so every writer must
+// keep to it.
+const MaxInFlight = 256
+
+// Link is a connection to the log. It is safe for concurrent use and reconnects for as long as it
 // is open.
-type Conn struct {
+type Link struct {
 	cfg Config
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	events   *signal // fires on every reconnect
-	presence *presence
-	window   *window
-	dialer   *stallDialer
-
-	mu     sync.Mutex
-	leases *Conn // made when the first lease is asked for; guarded by mu
-	closed bool  // guarded by mu
+	events *signal // fires on every reconnect
+	window *window
+	dialer *stallDialer
 }
 
-// Connect opens a connection. It fails when the server cannot be reached before ctx ends or within
+// dial opens a connection. It fails when the server cannot be reached before ctx ends or within
 // the first attempt, or refuses; afterwards the connection heals itself. A server without JetStream
 // is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
-func Connect(ctx context.Context, cfg Config) (*Conn, error) {
+func dial(ctx context.Context, cfg Config) (*Link, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
+	c := &Link{cfg: cfg, events: newSignal(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
@@ -151,49 +151,19 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 }
 
 // Reconnected is closed at the next reconnect.
-func (c *Conn) Reconnected() <-chan struct{} { return c.events.wait() }
+func (c *Link) Reconnected() <-chan struct{} { return c.events.wait() }
 
 // Close ends the connection; what runs on it fails.
-func (c *Conn) Close() {
-	c.mu.Lock()
-	c.closed = true
-	leases := c.leases
-	c.mu.Unlock()
-	if leases != nil {
-		leases.Close()
-	}
-	c.nc.Close()
-}
-
-// apart is a second connection to the same servers. Leases and pings use it, so that they do not
-// wait behind the appends of a log that has become slow: a leader that is merely slow to write
-// would lose its lease and with it the watch.
-func (c *Conn) apart(ctx context.Context) (*Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, nats.ErrConnectionClosed
-	}
-	if c.leases == nil {
-		cfg := c.cfg
-		cfg.Name += "-leases"
-		leases, err := Connect(ctx, cfg)
-		if err != nil {
-			return nil, err
-		}
-		c.leases = leases
-	}
-	return c.leases, nil
-}
+func (c *Link) Close() { c.nc.Close() }
 
 // Healthy reports whether the connection is up at this moment.
-func (c *Conn) Healthy() bool { return c.nc.IsConnected() }
+func (c *Link) Healthy() bool { return c.nc.IsConnected() }
 
 // TombstoneTTL is how long deletions stay in the log.
-func (c *Conn) TombstoneTTL() time.Duration { return c.cfg.TombstoneTTL }
+func (c *Link) TombstoneTTL() time.Duration { return c.cfg.TombstoneTTL }
 
 // Collections lists the collections that have a log, in no particular order.
-func (c *Conn) Collections(ctx context.Context) ([]delta.Collection, error) {
+func (c *Link) Collections(ctx context.Context) ([]delta.Collection, error) {
 	lister := c.js.ListStreams(ctx, jetstream.WithStreamListSubject("d.>"))
 	var out []delta.Collection
 	for info := range lister.Info() {
@@ -235,4 +205,10 @@ func (s *signal) fire() {
 	defer s.mu.Unlock()
 	close(s.ch)
 	s.ch = make(chan struct{})
+}
+
+// since is how long ago a time was, by whichever clock says more: the monotonic one stands still
+// while the machine is suspended.
+func since(t time.Time) time.Duration {
+	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
 }

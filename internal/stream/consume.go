@@ -87,11 +87,11 @@ func (c ConsumeConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Consume hands every record of the collections to one of the replicas that share cfg.Name, at
+// consume hands every record of the collections to one of the replicas that share cfg.Name, at
 // least once, and acknowledges a batch after the handler returned nil; on an error the batch comes
 // again after a back-off. Handlers of different collections run concurrently. It returns nil when
 // ctx ends.
-func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
+func consume(ctx context.Context, c *Link, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
 	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
 	cfg.PullBytes = cmp.Or(cfg.PullBytes, defaultPullBytes)
@@ -111,7 +111,7 @@ func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(cont
 
 // consumer is one durable consumer of one collection.
 type consumer struct {
-	c      *Conn
+	c      *Link
 	col    delta.Collection
 	cfg    ConsumeConfig
 	handle func(context.Context, Work) error
@@ -193,7 +193,7 @@ func (k *consumer) session(ctx context.Context) error {
 	if tail.Term == 0 { // its epoch would be another one a moment later, and every key be enqueued twice
 		return fmt.Errorf("%w that a leader has begun: %s", ErrNoLog, k.col)
 	}
-	bucket, err := k.c.Bucket(ctx, consumerBucket, 0)
+	bucket, err := openBucket(ctx, k.c, consumerBucket, 0)
 	if err != nil {
 		return err
 	}

@@ -4,80 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
-
-// Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and
-// keeps renewing it. The term is the revision of the write that took it, or more when Floor asks
-// for it, so it grows even if the bucket was lost. It returns only on success, when ctx ends, or
-// when no connection for leases can be made.
-//
-// A holder is gone when the server knows nobody who answers its pings; it is silent when it has not
-// answered for the patience, or, whatever it answers, has not renewed for the TTL. Taking the lease
-// from somebody who lives costs a change of leader and nothing else: the log is fenced.
-func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
-	c, err := c.apart(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("lease %s: %w", cfg.Name, err)
-	}
-	k := &contest{c: c, cfg: cfg.withDefaults(), notice: make(chan struct{}, 1), process: c.present(ctx), connected: c.Healthy}
-	sub, err := c.nc.Subscribe(leaseSubject+escapeKey(cfg.Name), func(*nats.Msg) {
-		select {
-		case k.notice <- struct{}{}:
-		default:
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		_ = sub.Unsubscribe()
-		if k.peer != nil {
-			c.part(k.peer)
-		}
-	}()
-	for {
-		l, err := k.try(ctx)
-		switch {
-		case ctx.Err() != nil:
-			if l != nil {
-				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-				defer cancel()
-				_ = l.Release(last)
-			}
-			return nil, ctx.Err()
-		case err == nil && l != nil:
-			return l, nil
-		case err == nil:
-			err = k.wait(ctx)
-		default:
-			k.bucket = nil
-			c.cfg.Log.Debug("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
-			k.cfg.Failed(err, contestPause)
-			err = k.pause(ctx)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
 
 // contest is one wait for a lease.
 type contest struct {
-	c       *Conn
-	cfg     LeaseConfig
-	notice  chan struct{} // cap 1
-	process string        // the token of this one, empty when it cannot be pinged
-	bucket  keeper
-	entry   Entry // as last read
-	held    Claim
-	seen    time.Time // when the entry was first read as it is
-	free    time.Time // since when the lease could be taken; zero while it cannot
-	peer    *peer     // the holder's process
+	presence *presence
+	cfg      LeaseConfig
+	notice   chan struct{} // cap 1
+	process  string        // the token of this one, empty when it cannot be pinged
+	bucket   keeper
+	entry    Entry // as last read
+	held     Claim
+	seen     time.Time // when the entry was first read as it is
+	free     time.Time // since when the lease could be taken; zero while it cannot
+	peer     *peer     // the holder's process
 	// connected says whether the server is at hand.
 	connected func() bool
 }
@@ -110,7 +51,7 @@ func (k *contest) try(ctx context.Context) (*Lease, error) {
 
 func (k *contest) look(ctx context.Context) error {
 	if k.bucket == nil {
-		bucket, err := k.c.Bucket(ctx, leaseBucket, 0)
+		bucket, err := openBucket(ctx, k.presence.c, leaseBucket, 0)
 		if err != nil {
 			return err
 		}
@@ -118,7 +59,7 @@ func (k *contest) look(ctx context.Context) error {
 	}
 	e, err := k.bucket.Get(ctx, k.cfg.Name)
 	if errors.Is(err, ErrNoJetStream) { // also what is said of a bucket that was deleted, which is made anew
-		bucket, again := k.c.Bucket(ctx, leaseBucket, 0)
+		bucket, again := openBucket(ctx, k.presence.c, leaseBucket, 0)
 		if again != nil {
 			return again
 		}
@@ -141,11 +82,11 @@ func (k *contest) look(ctx context.Context) error {
 		token = ""
 	}
 	if k.peer != nil && k.peer.key.token != token {
-		k.c.part(k.peer)
+		k.presence.part(k.peer)
 		k.peer = nil
 	}
 	if k.peer == nil && token != "" {
-		k.peer = k.c.meet(ctx, token, k.cfg.PingEvery)
+		k.peer = k.presence.meet(ctx, token, k.cfg.PingEvery)
 	}
 	return nil
 }
@@ -153,7 +94,7 @@ func (k *contest) look(ctx context.Context) error {
 // mine says that the claim is one that this process could not release. A lease that somebody in
 // this process still has is not.
 func (k *contest) mine() bool {
-	return !k.c.presence.holds(k.cfg.Name) && k.held.Process == k.c.presence.token && k.held.Holder == k.cfg.Holder
+	return !k.presence.holds(k.cfg.Name) && k.held.Process == k.presence.token && k.held.Holder == k.cfg.Holder
 }
 
 // open says whether the lease may be taken.
@@ -207,7 +148,7 @@ func (k *contest) pause(ctx context.Context) error {
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-k.c.events.wait():
+	case <-k.presence.c.events.wait():
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -243,15 +184,15 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lease{
 		Term: mine.Term, Acked: k.held.Acked, Epoch: k.held.Epoch, Form: k.held.Form, Complete: mine.Complete, Due: mine.Due,
-		cfg: k.cfg, c: k.c, bucket: k.bucket, connected: k.connected, reconnected: k.c.events.wait,
+		cfg: k.cfg, presence: k.presence, bucket: k.bucket, connected: k.connected, reconnected: k.presence.c.events.wait,
 		proved: newSignal(), kick: make(chan struct{}, 1), lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
 	}
 	l.whole.Store(mine.Complete)
 	l.owed.Store(mine.Due)
 	l.acked.Store(k.held.Acked)
 	l.epoch.Store(k.held.Epoch)
-	k.c.presence.hold(l)
-	k.c.announce(k.cfg.Name)
+	k.presence.hold(l)
+	k.presence.announce(k.cfg.Name)
 	t := newTenure(l, mine, rev, began)
 	go t.run(run)
 	return l, nil

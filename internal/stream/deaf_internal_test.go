@@ -26,10 +26,10 @@ func (deaf) Update(context.Context, string, []byte, uint64) (uint64, error) {
 }
 
 // deafFollower follows a bucket that opens in turn as deaf says, and holds the value of one key.
-func deafFollower(c *Conn, deafAt func(n int) bool) *Follower {
+func deafFollower(c *Link, deafAt func(n int) bool) *Follower {
 	n := 0
 	return NewFollower(func(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
-		b, err := c.Bucket(ctx, name, ttl)
+		b, err := openBucket(ctx, c, name, ttl)
 		if n++; err == nil && deafAt(n) {
 			b.kv = deaf{b.kv}
 		}
@@ -108,7 +108,7 @@ func (f *Follower) keep(b *Bucket, _ Entry) bool { return f.Current(b) }
 func TestTheProbeOfABucketIsNoKey(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{})
-	b, err := c.Bucket(t.Context(), "b", 0)
+	b, err := openBucket(t.Context(), c, "b", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

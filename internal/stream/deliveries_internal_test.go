@@ -14,7 +14,7 @@ import (
 // pulled is a stream of records that grow, and the consumers of it.
 type pulled struct {
 	*testing.T
-	c    *Conn
+	c    *Link
 	made int
 }
 

@@ -16,7 +16,7 @@ import (
 type pulls struct {
 	*testing.T
 	*rand.Rand
-	c       *Conn
+	c       *Link
 	stream  string
 	sizes   []int // of the records, as the server counts them
 	largest int

@@ -91,3 +91,9 @@ func full(e *jetstream.APIError) bool {
 	}
 	return false
 }
+
+// handlerError carries a handler's error out of a session, so that it is not taken for one of the
+// log's.
+type handlerError struct{ err error }
+
+func (e *handlerError) Error() string { return e.err.Error() }

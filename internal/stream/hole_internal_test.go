@@ -141,8 +141,8 @@ func (c counting) Info(context.Context) (*jetstream.ConsumerInfo, error) { retur
 func TestACountOfNothingPendingIsNotTheEndOfTheLog(t *testing.T) {
 	t.Parallel()
 	c := connected(t, Config{})
-	records := []delta.Record{change("a", 1, 2), change("b", 2, 2)}
-	w, err := c.Writer(t.Context(), records[0].Collection, WriterConfig{Term: 2})
+	records := []delta.Record{update("a", 1, 2), update("b", 2, 2)}
+	w, err := newWriter(t.Context(), c, records[0].Collection, WriterConfig{Term: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestACountOfNothingPendingIsNotTheEndOfTheLog(t *testing.T) {
 	if err := errors.Join(w.Append(t.Context(), records), w.Flush(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	tail, err := c.Tail(t.Context(), w.col)
+	tail, err := c.Tail(t.Context(), records[0].Collection)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,15 +171,22 @@ func TestACountOfNothingPendingIsNotTheEndOfTheLog(t *testing.T) {
 		{"the feeding server was asked once", 3, tail.Last, idle, false, false},
 		{"the feeding server was asked twice", 3, tail.Last, idle, true, true},
 	} {
-		r := &reader{c: c, col: w.col, replicas: row.replicas, pos: delta.Position{Epoch: 1, Term: 2, Sequence: row.at}, calm: row.calm}
+		r := &reader{c: c, col: records[0].Collection, replicas: row.replicas, pos: delta.Position{Epoch: 1, Term: 2, Sequence: row.at}, calm: row.calm}
 		if got, err := r.exhausted(t.Context(), counting{info: row.info}, tail); err != nil || got != row.want {
 			t.Errorf("%s: exhausted() = %v, %v; want %v", row.name, got, err, row.want)
 		}
 	}
-	r := &reader{c: c, col: w.col, replicas: 3, pos: delta.Position{Sequence: tail.Last}}
+	r := &reader{c: c, col: records[0].Collection, replicas: 3, pos: delta.Position{Sequence: tail.Last}}
 	for i, info := range []jetstream.ConsumerInfo{{}, {}, idle, {NumPending: 1}, idle} {
 		if got, err := r.exhausted(t.Context(), counting{info: info}, tail); got || err != nil {
 			t.Errorf("look %d: exhausted() = %v, %v; no two in a row found a request and nothing to send", i, got, err)
 		}
+	}
+}
+
+func update(name string, rv int, term uint64) delta.Record {
+	return delta.Record{
+		Kind: delta.KindDelta, Collection: delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}, Key: delta.NewKey("default", name), UID: "u",
+		Type: delta.Updated, RV: strconv.Itoa(rv), Watermark: strconv.Itoa(rv), Payload: []byte("{}"), Encoding: delta.EncodingJSON, Epoch: 1, Term: term,
 	}
 }

@@ -28,17 +28,17 @@ func (r *refusing) Stream(context.Context, string) (jetstream.Stream, error) {
 func TestEveryAttemptIsLaterThanItsBackOffByARandomTime(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
-	for name, run := range map[string]func(context.Context, *Conn) error{
-		"reader": func(ctx context.Context, c *Conn) error {
-			return c.Read(ctx, col, ReadConfig{}, func(context.Context, delta.Batch) error { return nil })
+	for name, run := range map[string]func(context.Context, *Link) error{
+		"reader": func(ctx context.Context, c *Link) error {
+			return readLog(ctx, c, col, ReadConfig{}, func(context.Context, delta.Batch) error { return nil })
 		},
-		"consumer": func(ctx context.Context, c *Conn) error {
-			return c.Consume(ctx, ConsumeConfig{Name: "n", Collections: []delta.Collection{col}}, func(context.Context, Work) error { return nil })
+		"consumer": func(ctx context.Context, c *Link) error {
+			return consume(ctx, c, ConsumeConfig{Name: "n", Collections: []delta.Collection{col}}, func(context.Context, Work) error { return nil })
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			js := &refusing{}
-			c := &Conn{cfg: Config{}.withDefaults(), js: js, events: newSignal()}
+			c := &Link{cfg: Config{}.withDefaults(), js: js, events: newSignal()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := run(ctx, c); err != nil {
@@ -56,7 +56,7 @@ func TestEveryAttemptIsLaterThanItsBackOffByARandomTime(t *testing.T) {
 			}
 		})
 	}
-	c, err := Connect(t.Context(), Config{URL: embeddedtest.NATS(t).URL()})
+	c, err := dial(t.Context(), Config{URL: embeddedtest.NATS(t).URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

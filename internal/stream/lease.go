@@ -107,7 +107,7 @@ type Lease struct {
 	Due bool
 
 	cfg         LeaseConfig
-	c           *Conn
+	presence    *presence
 	bucket      keeper
 	connected   func() bool
 	reconnected func() <-chan struct{}
@@ -199,7 +199,7 @@ func (l *Lease) tell() {
 func (l *Lease) Release(ctx context.Context) error {
 	l.cancel()
 	<-l.done
-	defer l.c.presence.leave(l)
+	defer l.presence.leave(l)
 	select {
 	case <-l.lost:
 		return nil
@@ -226,7 +226,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("release lease %s: %w", l.cfg.Name, err)
 	}
-	l.c.announce(l.cfg.Name)
+	l.presence.announce(l.cfg.Name)
 	return nil
 }
 
@@ -238,4 +238,4 @@ func (l *Lease) holds(e Entry) (Claim, bool) {
 }
 
 // announce tells everybody who waits for the lease to look at it. Nothing depends on it but time.
-func (c *Conn) announce(lease string) { _ = c.nc.Publish(leaseSubject+escapeKey(lease), nil) }
+func (p *presence) announce(lease string) { _ = p.c.nc.Publish(leaseSubject+escapeKey(lease), nil) }

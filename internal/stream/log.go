@@ -70,12 +70,12 @@ func (t Tail) ahead() time.Duration {
 
 // MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the
 // server's.
-func (c *Conn) MaxPayload() int {
+func (c *Link) MaxPayload() int {
 	return min(c.cfg.MaxPayload, int(c.nc.MaxPayload())) - headerRoom
 }
 
 // Tail reads the state of col's log from the stream's leader; [ErrNoLog] when there is none.
-func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
+func (c *Link) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 	asked := time.Now()
 	info, err := c.info(ctx, col)
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 }
 
 // Remove deletes the collection's log. Readers get a reset when it is made again.
-func (c *Conn) Remove(ctx context.Context, col delta.Collection) error {
+func (c *Link) Remove(ctx context.Context, col delta.Collection) error {
 	err := c.js.DeleteStream(ctx, col.StreamName())
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("remove the log of %s: %w", col, named(err))
@@ -108,7 +108,7 @@ func (c *Conn) Remove(ctx context.Context, col delta.Collection) error {
 	return nil
 }
 
-func (c *Conn) streamConfig(col delta.Collection) jetstream.StreamConfig {
+func (c *Link) streamConfig(col delta.Collection) jetstream.StreamConfig {
 	storage := jetstream.FileStorage
 	if c.cfg.Memory {
 		storage = jetstream.MemoryStorage
@@ -139,7 +139,7 @@ const (
 
 // create makes a stream, also one that was removed a moment ago: the server may still be at its
 // files, and may take them for the new stream's.
-func (c *Conn) create(ctx context.Context, want jetstream.StreamConfig) error {
+func (c *Link) create(ctx context.Context, want jetstream.StreamConfig) error {
 	for try := 0; ; try++ {
 		made, err := c.js.CreateStream(ctx, want)
 		if err == nil && try < 20 && inherited(made.CachedInfo()) {
@@ -170,7 +170,7 @@ func inherited(info *jetstream.StreamInfo) bool {
 }
 
 // ensure makes the stream of col, or checks that the one that exists is ours.
-func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
+func (c *Link) ensure(ctx context.Context, col delta.Collection) error {
 	want := c.streamConfig(col)
 	info, err := c.info(ctx, col)
 	if errors.Is(err, ErrNoLog) {
@@ -224,7 +224,7 @@ func ours(got, want jetstream.StreamConfig) error {
 }
 
 // info asks the stream's leader, so that a replica that lags cannot answer.
-func (c *Conn) info(ctx context.Context, col delta.Collection) (*jetstream.StreamInfo, error) {
+func (c *Link) info(ctx context.Context, col delta.Collection) (*jetstream.StreamInfo, error) {
 	s, err := c.js.Stream(ctx, col.StreamName())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, fmt.Errorf("%w: %s", ErrNoLog, col)
@@ -237,7 +237,7 @@ func (c *Conn) info(ctx context.Context, col delta.Collection) (*jetstream.Strea
 
 // control reads the last control record of a kind from the stream's leader; the zero record when
 // there is none.
-func (c *Conn) control(ctx context.Context, col delta.Collection, kind delta.Kind) (delta.Record, error) {
+func (c *Link) control(ctx context.Context, col delta.Collection, kind delta.Kind) (delta.Record, error) {
 	msg, err := c.message(ctx, col, struct {
 		LastFor string `json:"last_by_subj"`
 	}{col.ControlSubject(kind)})
@@ -249,7 +249,7 @@ func (c *Conn) control(ctx context.Context, col delta.Collection, kind delta.Kin
 
 // message asks the stream's leader for one message; nil when there is none. The client's own call
 // may be answered by any replica.
-func (c *Conn) message(ctx context.Context, col delta.Collection, query any) (*jetstream.RawStreamMsg, error) {
+func (c *Link) message(ctx context.Context, col delta.Collection, query any) (*jetstream.RawStreamMsg, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
 		return nil, err

@@ -20,10 +20,10 @@ import (
 )
 
 // tailing is a reader at the end of a log of its own, and what has come to it.
-func tailing(t *testing.T, c *Conn) (r *reader, w *Writer, came *int) {
+func tailing(t *testing.T, c *Link) (r *reader, w *Writer, came *int) {
 	t.Helper()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
-	w, err := c.Writer(t.Context(), col, WriterConfig{Term: 1})
+	w, err := newWriter(t.Context(), c, col, WriterConfig{Term: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +92,14 @@ func (c gatedConn) Write(p []byte) (int, error) {
 
 // gated is a connection through a gate. look is called whenever a reader finds that the server
 // answers no request.
-func gated(t *testing.T, look func()) (*Conn, *gate) {
+func gated(t *testing.T, look func()) (*Link, *gate) {
 	t.Helper()
 	var o nats.Options
 	if err := embeddedtest.NATS(t).InProcess()(&o); err != nil {
 		t.Fatal(err)
 	}
 	g := &gate{InProcessConnProvider: o.InProcessServer}
-	c, err := Connect(t.Context(), Config{
+	c, err := dial(t.Context(), Config{
 		Memory: true, Options: []nats.Option{nats.InProcessServer(g)}, Log: slog.New(lookHandler{slog.DiscardHandler, look}),
 	})
 	if err != nil {

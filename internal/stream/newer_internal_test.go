@@ -15,7 +15,7 @@ func TestTryingAgainBeforeARecordOfALaterBuildKeepsThePositionsAge(t *testing.T)
 	tail := Tail{Last: 9, Epoch: 1, Term: 1, Now: time.Now()}
 	for _, stopped := range []bool{true, false} {
 		r := &reader{
-			c: &Conn{cfg: Config{TombstoneTTL: time.Hour}}, pos: delta.Position{Epoch: 1, Sequence: 5, Term: 1}, contact: began, stopped: stopped,
+			c: &Link{cfg: Config{TombstoneTTL: time.Hour}}, pos: delta.Position{Epoch: 1, Sequence: 5, Term: 1}, contact: began, stopped: stopped,
 		}
 		if err := r.identify(tail); err != nil {
 			t.Fatal(err)

@@ -19,6 +19,7 @@ const (
 // presence answers pings for this process, so that others know at once when it is gone: its
 // connection ends with it, and then the server itself answers that nobody is there.
 type presence struct {
+	c     *Link
 	token string
 
 	mu        sync.Mutex // guards what follows
@@ -33,25 +34,24 @@ type presence struct {
 	began    time.Time // of the ping that is under way
 }
 
-func newPresence() *presence {
-	return &presence{token: nuid.Next(), peers: map[peerKey]*peer{}, held: map[string]*Lease{}}
+func newPresence(c *Link) *presence {
+	return &presence{c: c, token: nuid.Next(), peers: map[peerKey]*peer{}, held: map[string]*Lease{}}
 }
 
 // present begins to answer, and returns the token under which others can ping this process; empty
 // when pings do not arrive, as where the user of the connection may not subscribe: everybody would
 // think that we are gone.
-func (c *Conn) present(ctx context.Context) string {
-	p := c.presence
+func (p *presence) present(ctx context.Context) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.answering {
-		_, err := c.nc.Subscribe(aliveSubject+p.token, func(m *nats.Msg) { _ = m.Respond(nil) })
+		_, err := p.c.nc.Subscribe(aliveSubject+p.token, func(m *nats.Msg) { _ = m.Respond(nil) })
 		p.answering = err == nil
 	}
 	if !p.reachable {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_, err := c.nc.RequestWithContext(ctx, aliveSubject+p.token, nil)
+		_, err := p.c.nc.RequestWithContext(ctx, aliveSubject+p.token, nil)
 		p.reachable = err == nil
 	}
 	if !p.reachable {
@@ -63,8 +63,7 @@ func (c *Conn) present(ctx context.Context) string {
 // latency is how long a ping to ourselves took a moment ago, or has been taking so far: at most
 // limit. It does not wait for one: what asks must not be late for it. The leases of a process share
 // a ping, which runs in loops.
-func (c *Conn) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Duration) time.Duration {
-	p := c.presence
+func (p *presence) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Duration) time.Duration {
 	p.measure.Lock()
 	defer p.measure.Unlock()
 	now := time.Now()
@@ -76,7 +75,7 @@ func (c *Conn) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Du
 		loops.Go(func() {
 			try, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			_, _ = c.nc.RequestWithContext(try, aliveSubject+p.token, nil) // no answer is a slow one
+			_, _ = p.c.nc.RequestWithContext(try, aliveSubject+p.token, nil) // no answer is a slow one
 			p.measure.Lock()
 			defer p.measure.Unlock()
 			if ctx.Err() == nil {
@@ -143,36 +142,36 @@ type peer struct {
 
 // meet returns what pings show of the process with the token. All leases that it holds share the
 // pings.
-func (c *Conn) meet(ctx context.Context, token string, every time.Duration) *peer {
-	c.presence.mu.Lock()
-	defer c.presence.mu.Unlock()
+func (p *presence) meet(ctx context.Context, token string, every time.Duration) *peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	key := peerKey{token, every}
-	p := c.presence.peers[key]
-	if p == nil {
+	other := p.peers[key]
+	if other == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may use it longer than its first user
-		p = &peer{key: key, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
-		c.presence.peers[key] = p
+		other = &peer{key: key, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
+		p.peers[key] = other
 		go func() {
-			defer close(p.done)
-			p.run(ctx, c)
+			defer close(other.done)
+			other.run(ctx, p)
 		}()
 	}
-	p.users++
-	return p
+	other.users++
+	return other
 }
 
 // part ends the pings with their last user.
-func (c *Conn) part(p *peer) {
-	c.presence.mu.Lock()
-	p.users--
-	last := p.users == 0
+func (p *presence) part(other *peer) {
+	p.mu.Lock()
+	other.users--
+	last := other.users == 0
 	if last {
-		delete(c.presence.peers, p.key)
+		delete(p.peers, other.key)
 	}
-	c.presence.mu.Unlock()
+	p.mu.Unlock()
 	if last {
-		p.cancel()
-		<-p.done
+		other.cancel()
+		<-other.done
 	}
 }
 
@@ -190,7 +189,8 @@ func (p *peer) silence() time.Duration {
 	return p.silent
 }
 
-func (p *peer) run(ctx context.Context, c *Conn) {
+func (p *peer) run(ctx context.Context, self *presence) {
+	c := self.c
 	inbox := nats.NewInbox()
 	sub, err := c.nc.Subscribe(inbox+".*", func(m *nats.Msg) { p.answer(m, m.Subject == inbox+".self") })
 	if err != nil {
@@ -201,7 +201,7 @@ func (p *peer) run(ctx context.Context, c *Conn) {
 	reconnected := c.events.wait()
 	wait := p.key.every
 	for {
-		_ = c.nc.PublishRequest(aliveSubject+c.presence.token, inbox+".self", nil) // an error is an unanswered ping
+		_ = c.nc.PublishRequest(aliveSubject+self.token, inbox+".self", nil) // an error is an unanswered ping
 		_ = c.nc.PublishRequest(aliveSubject+p.key.token, inbox+".peer", nil)
 		t := time.NewTimer(wait)
 		select {

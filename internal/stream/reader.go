@@ -67,7 +67,7 @@ type ReadConfig struct {
 	PullBytes int
 }
 
-// Read follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
+// readLog follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
 // returns that error). It waits for a log that does not exist yet and reconnects with back-off for
 // ever. When the place it reads from is lost (a new epoch, a newer term that began at or below its
 // position, a log made anew, an absence longer than half the tombstone TTL) it starts again from
@@ -77,7 +77,7 @@ type ReadConfig struct {
 // A record that needs a later build is never passed over: the read stands still before it, says so
 // by batches with Newer set, and tries again with back-off. While the log's leader announces such
 // records, what the handler holds is not begun again.
-func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h Handler) error {
+func readLog(ctx context.Context, c *Link, col delta.Collection, cfg ReadConfig, h Handler) error {
 	if err := col.Validate(); err != nil {
 		return err
 	}
@@ -166,9 +166,9 @@ func jitter(backoff time.Duration) time.Duration {
 	return backoff + rand.N(backoff)
 }
 
-// Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or
+// checkPosition tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or
 // [ErrNoLog].
-func (c *Conn) Check(ctx context.Context, col delta.Collection, from delta.Position) error {
+func checkPosition(ctx context.Context, c *Link, col delta.Collection, from delta.Position) error {
 	tail, err := c.Tail(ctx, col)
 	if err != nil {
 		return err
@@ -193,15 +193,9 @@ func check(tail Tail, from delta.Position) error {
 
 var errMadeAnew = fmt.Errorf("%w: the log was made anew", ErrBootstrap)
 
-// handlerError carries a handler's error out of a session, so that it is not taken for one of the
-// log's.
-type handlerError struct{ err error }
-
-func (e *handlerError) Error() string { return e.err.Error() }
-
 // reader is one Read. Its fields belong to the goroutine that runs it.
 type reader struct {
-	c      *Conn
+	c      *Link
 	col    delta.Collection
 	cfg    ReadConfig
 	handle Handler

@@ -159,7 +159,7 @@ func (t *tenure) send(ctx context.Context, now time.Time) {
 	r := renewal{beat: t.mine.Beat, over: t.rev}
 	value, err := json.Marshal(t.mine)
 	if err != nil { // it is made of text and numbers
-		l.c.cfg.Log.Error("lease cannot be renewed", slog.String("lease", l.cfg.Name), slog.String("error", err.Error()))
+		l.presence.c.cfg.Log.Error("lease cannot be renewed", slog.String("lease", l.cfg.Name), slog.String("error", err.Error()))
 		return
 	}
 	t.pending = append(t.pending, r.beat)
@@ -268,8 +268,8 @@ func (t *tenure) refresh(ctx context.Context) {
 
 func (t *tenure) lose(why error) {
 	l := t.l
-	l.c.presence.leave(l)
-	l.c.cfg.Log.Debug("lease lost", slog.String("lease", l.cfg.Name), slog.String("error", why.Error()))
+	l.presence.leave(l)
+	l.presence.c.cfg.Log.Debug("lease lost", slog.String("lease", l.cfg.Name), slog.String("error", why.Error()))
 	close(l.lost)
 }
 
@@ -285,9 +285,9 @@ func (t *tenure) adjust(ctx context.Context) {
 		return
 	}
 	least := l.cfg.Patience.Milliseconds()
-	switch want := min(2*l.c.latency(ctx, &l.loops, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
+	switch want := min(2*l.presence.latency(ctx, &l.loops, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
 	case want > max(mine.Patience, least):
-		l.c.cfg.Log.Debug("this process is slow to answer pings: asking standbys for patience",
+		l.presence.c.cfg.Log.Debug("this process is slow to answer pings: asking standbys for patience",
 			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
 		mine.Patience, t.eased = want, time.Now()
 	case mine.Patience > least && time.Since(t.eased) > easeEvery:

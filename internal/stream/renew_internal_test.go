@@ -105,9 +105,9 @@ const scriptTTL = 3 * time.Second
 // contender waits for the lease of a shelf, as [Conn.Lease] does.
 func contender(s *shelf, holder string, connected func() bool) *contest {
 	return &contest{
-		c:      &Conn{cfg: Config{}.withDefaults(), presence: newPresence(), events: newSignal()},
-		cfg:    LeaseConfig{Name: "dev/pods.v1", Holder: holder, TTL: scriptTTL}.withDefaults(),
-		notice: make(chan struct{}, 1), bucket: s, connected: connected,
+		presence: newPresence(&Link{cfg: Config{}.withDefaults(), events: newSignal()}),
+		cfg:      LeaseConfig{Name: "dev/pods.v1", Holder: holder, TTL: scriptTTL}.withDefaults(),
+		notice:   make(chan struct{}, 1), bucket: s, connected: connected,
 	}
 }
 
@@ -376,7 +376,7 @@ func TestAReleasedLeaseHoldsNobodyUp(t *testing.T) {
 
 func TestSlownessIsForgottenWithTheLastLeaseAndEasedByShortTerms(t *testing.T) {
 	t.Parallel()
-	p := newPresence()
+	p := newPresence(nil)
 	one, two := &Lease{cfg: LeaseConfig{Name: "one"}}, &Lease{cfg: LeaseConfig{Name: "two"}}
 	p.hold(one)
 	p.hold(two)

@@ -40,7 +40,7 @@ func TestALostAcknowledgementIsResolvedByTheTailNeverByAdoptingSomebodyElses(t *
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := embeddedtest.NATS(t).URL()
-			c, err := Connect(t.Context(), Config{URL: url})
+			c, err := dial(t.Context(), Config{URL: url})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestALostAcknowledgementIsResolvedByTheTailNeverByAdoptingSomebodyElses(t *
 			}
 			defer nc.Close()
 			first := change("a", 1, term)
-			w, err := c.Writer(t.Context(), first.Collection, WriterConfig{Term: term})
+			w, err := newWriter(t.Context(), c, first.Collection, WriterConfig{Term: term})
 			if err == nil {
 				defer w.Close()
 				err = errors.Join(w.Append(t.Context(), []delta.Record{first}), w.Flush(t.Context()))

@@ -126,12 +126,6 @@ func tooLong(away time.Duration) error {
 	return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
 }
 
-// since is how long ago a time was, by whichever clock says more: the monotonic one stands still
-// while the machine is suspended.
-func since(t time.Time) time.Duration {
-	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
-}
-
 // complete refuses to replay a log from which records were taken: what is left would pass for all
 // there is.
 func (r *reader) complete(ctx context.Context, tail Tail) error {

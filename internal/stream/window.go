@@ -62,13 +62,16 @@ type window struct {
 
 func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]int{}} }
 
-// share is one writer's part of a window. Wake is called when others have made room for it, and
-// must not block; what its own acknowledgements make, the writer knows.
+// share is one writer's part of a window.
 type share struct {
 	w     *window
 	bytes int // guarded by w.mu
 	wake  func()
 }
+
+// share is a part of what the connection carries at once. wake is called when others have made room
+// for it, and must not block; what its own acknowledgements make, the writer knows.
+func (c *Link) share(wake func()) *share { return &share{w: c.window, wake: wake} }
 
 // room reports whether size bytes more may be sent. When it says no, wake is called when that may
 // have changed.
@@ -241,7 +244,7 @@ func (w *window) acks() uint64 {
 // probe measures how long the connection's queue is, while appends fill it and once when they have
 // ended, by pings: the server answers them in their turn among what the connection carries, without
 // looking at any log. A server that took everything and answers nothing, or takes nothing, is left.
-func (c *Conn) probe(ctx context.Context) {
+func (c *Link) probe(ctx context.Context) {
 	for late := false; late || c.window.again(); {
 		began, acked := time.Now(), c.window.acks()
 		taken, _ := c.dialer.taken()

@@ -269,7 +269,7 @@ func TestAWindowIsLearntAnewForALongerPath(t *testing.T) {
 // Also when nothing was in flight while the connection was away, so that no probe was.
 func TestWhatWasLearntOfAConnectionIsForgottenWithIt(t *testing.T) {
 	t.Parallel()
-	c, err := Connect(t.Context(), Config{URL: embeddedtest.NATS(t).URL()})
+	c, err := dial(t.Context(), Config{URL: embeddedtest.NATS(t).URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

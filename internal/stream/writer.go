@@ -17,10 +17,6 @@ import (
 )
 
 const (
-	// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the
-	// protocol: a new leader fences the log by writing one record more than that, so every writer must
-	// keep to it.
-	MaxInFlight = 256
 	// ackWait is how long a writer waits without any progress before it reads the tail.
 	ackWait = 3 * time.Second
 )
@@ -51,7 +47,7 @@ type WriterConfig struct {
 //	                                                     |--higher term--> deposed (for good)
 //	                                                     '--tail below acknowledged--> lost (for good)
 type Writer struct {
-	c      *Conn
+	c      *Link
 	col    delta.Collection
 	name   string
 	holder string
@@ -82,11 +78,11 @@ type inflight struct {
 	size int
 }
 
-// Writer takes the log over for a term: it makes the log when there is none, fences it against
+// newWriter takes the log over for a term: it makes the log when there is none, fences it against
 // every append an earlier leader may still have under way, appends the term record and awaits its
 // acknowledgement. A new epoch begins when the log is new, ends below cfg.Acked, or cfg asks for
 // it; [Writer.Fresh] tells.
-func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfig) (*Writer, error) {
+func newWriter(ctx context.Context, c *Link, col delta.Collection, cfg WriterConfig) (*Writer, error) {
 	if err := col.Validate(); err != nil {
 		return nil, err
 	}
@@ -100,7 +96,7 @@ func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfi
 		c: c, col: col, name: col.StreamName(), holder: cfg.Holder, term: cfg.Term,
 		inbox: nats.NewInbox(), moved: make(chan struct{}, 1),
 	}
-	w.share = &share{w: c.window, wake: w.wake}
+	w.share = c.share(w.wake)
 	sub, err := c.nc.Subscribe(w.inbox+".*.*", w.onAck)
 	if err != nil {
 		return nil, fmt.Errorf("write the log of %s: %w", col, err)
