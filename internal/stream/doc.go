@@ -6,4 +6,12 @@
 // a log and reports the end of the replay, holes and lost identity; [Conn.Consume] shares a log
 // between the replicas of a trigger; [Bucket] keeps small state; [Conn.Lease] elects the leader
 // whose term a Writer writes.
+//
+// It holds the names that callers use. What happens is in its packages; each says in its
+// documentation what comes in, what goes out and what it may touch. Imports point from left to
+// right alone:
+//
+//	         ┌─> read, lease ─> kv ─┐
+//	stream ──┤                      ├─> link
+//	(Conn)   └─> write ─────────────┘
 package stream

@@ -5,29 +5,34 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream/kv"
+	"github.com/deltaplane/deltaplane/internal/stream/lease"
+	"github.com/deltaplane/deltaplane/internal/stream/link"
+	"github.com/deltaplane/deltaplane/internal/stream/read"
+	"github.com/deltaplane/deltaplane/internal/stream/write"
 )
 
 // Conn is a connection to the log. It is safe for concurrent use and reconnects for as long as it
 // is open.
 type Conn struct {
-	link   *Link
-	leases *elections
+	link   *link.Conn
+	leases *lease.Elections
 }
 
 // Connect opens a connection. It fails when the server cannot be reached before ctx ends or within
 // the first attempt, or refuses; afterwards the connection heals itself. A server without JetStream
 // is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
-	c, err := dial(ctx, cfg)
+	c, err := link.Dial(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{link: c, leases: newElections(c)}, nil
+	return &Conn{link: c, leases: lease.New(c)}, nil
 }
 
 // Close ends the connection; what runs on it fails.
 func (c *Conn) Close() {
-	c.leases.close()
+	c.leases.Close()
 	c.link.Close()
 }
 
@@ -62,7 +67,7 @@ func (c *Conn) Remove(ctx context.Context, col delta.Collection) error {
 // Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops
 // keys that old.
 func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
-	return openBucket(ctx, c.link, name, ttl)
+	return kv.Open(ctx, c.link, name, ttl)
 }
 
 // Read follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
@@ -76,13 +81,13 @@ func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Buc
 // by batches with Newer set, and tries again with back-off. While the log's leader announces such
 // records, what the handler holds is not begun again.
 func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h Handler) error {
-	return readLog(ctx, c.link, col, cfg, h)
+	return read.Log(ctx, c.link, col, cfg, h)
 }
 
 // Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or
 // [ErrNoLog].
 func (c *Conn) Check(ctx context.Context, col delta.Collection, from delta.Position) error {
-	return checkPosition(ctx, c.link, col, from)
+	return read.Check(ctx, c.link, col, from)
 }
 
 // Consume hands every record of the collections to one of the replicas that share cfg.Name, at
@@ -90,7 +95,7 @@ func (c *Conn) Check(ctx context.Context, col delta.Collection, from delta.Posit
 // again after a back-off. Handlers of different collections run concurrently. It returns nil when
 // ctx ends.
 func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
-	return consume(ctx, c.link, cfg, handler)
+	return read.Consume(ctx, c.link, cfg, handler)
 }
 
 // Writer takes the log over for a term: it makes the log when there is none, fences it against
@@ -98,7 +103,7 @@ func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(cont
 // acknowledgement. A new epoch begins when the log is new, ends below cfg.Acked, or cfg asks for
 // it; [Writer.Fresh] tells.
 func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfig) (*Writer, error) {
-	return newWriter(ctx, c.link, col, cfg)
+	return write.New(ctx, c.link, col, cfg)
 }
 
 // Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and
@@ -110,5 +115,5 @@ func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfi
 // answered for the patience, or, whatever it answers, has not renewed for the TTL. Taking the lease
 // from somebody who lives costs a change of leader and nothing else: the log is fenced.
 func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
-	return c.leases.lease(ctx, cfg)
+	return c.leases.Lease(ctx, cfg)
 }

@@ -1,9 +1,0 @@
-//go:build !linux
-
-package stream
-
-import "net"
-
-// unacked is how many bytes of a connection wait in the kernel for the other side's; 0 when that is
-// not known.
-func unacked(net.Conn) int { return 0 }
