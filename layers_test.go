@@ -56,6 +56,11 @@ var layers = []layer{
 		why:    "the dev cluster stands for somebody else's API server: it knows nothing of us but plumbing",
 		ours:   []string{"core/", "internal/"},
 	},
+	streamRoom("read", "kv", "link"),
+	streamRoom("lease", "kv", "link"),
+	streamRoom("write", "link"),
+	streamRoom("kv", "link"),
+	streamRoom("link"),
 	{
 		folder: "internal/",
 		why:    "adapters know rules and contracts, never the services built on them",
@@ -143,6 +148,19 @@ func devclusterRoom(name string, others ...string) layer {
 	return l
 }
 
+// streamRoom is a package of the log, and which of the others it may import.
+func streamRoom(name string, others ...string) layer {
+	l := layer{
+		folder: "internal/stream/" + name,
+		why:    "what reads the log, what writes it and who may write meet in the connection and in the log alone",
+		ours:   []string{"core/"},
+	}
+	for _, other := range others {
+		l.ours = append(l.ours, "internal/stream/"+other)
+	}
+	return l
+}
+
 // indexerRoom is a package of the indexer, and which of the others it may import.
 func indexerRoom(name string, others ...string) layer {
 	l := layer{
@@ -191,6 +209,7 @@ var doors = []door{
 // inner are packages of ours that only some folders may import.
 var inner = []door{
 	{"internal/devcluster/", []string{"internal/devcluster"}, "the dev cluster's packages are its own: everybody else has Config, New and Run"},
+	{"internal/stream/", []string{"internal/stream"}, "the log's packages are its own: everybody else has a Conn"},
 	{"services/indexer/", []string{"services/indexer"}, "the indexer's packages are its own: everybody else has Config, New and Run"},
 }
 
@@ -297,6 +316,15 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"internal/devcluster/store", module + "internal/journal", true},
 		{"internal/devcluster/kinds", module + "internal/devcluster/store", false},
 		{"cmd/deltaplane", module + "internal/devcluster/serve", false},
+		{"internal/stream", module + "internal/stream/read", true},
+		{"internal/stream/read", module + "internal/stream/kv", true},
+		{"internal/stream/read", module + "internal/stream/write", false},
+		{"internal/stream/write", module + "internal/stream/lease", false},
+		{"internal/stream/kv", module + "internal/stream/read", false},
+		{"internal/stream/link", module + "internal/stream/kv", false},
+		{"internal/stream/link", "github.com/nats-io/nats.go", true},
+		{"services/reflector", module + "internal/stream", true},
+		{"services/reflector", module + "internal/stream/write", false},
 		{"services/queue", module + "services/indexer", false},
 		{"services/queue", module + "services/queue/redis", true},
 		{"services/queue", "github.com/redis/go-redis/v9", false},
