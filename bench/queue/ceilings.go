@@ -100,7 +100,7 @@ func (t *bareTurns) run(ctx context.Context, d time.Duration, batch int) (load.T
 // engineTurns drives an engine by turns of one batch each and leaves the queue empty.
 func engineTurns(ctx context.Context, q engine.Queue, next *uint64, d time.Duration, batch int) (load.Turns, error) {
 	p := q.Partitions()[0]
-	in := workqueue.Turn{Takes: []workqueue.Take{{Holder: "session-of-a-worker", Max: batch}}}
+	in := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "session-of-a-worker", Max: batch}}}
 	t := load.Turns{Latency: &harness.Histogram{}}
 	var held []workqueue.Lease
 	began := time.Now()
@@ -119,7 +119,7 @@ func engineTurns(ctx context.Context, q engine.Queue, next *uint64, d time.Durat
 			*next++
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: benchKey(*next), Level: uint8(*next % workqueue.Levels)})
 		}
-		r, err := p.Turn(ctx, &in)
+		r, err := p.Apply(ctx, &in)
 		if err != nil {
 			return t, err
 		}

@@ -8,8 +8,8 @@ import (
 
 var nothing = &More{}
 
-// apply does one operation.
-func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
+// applyOp does one operation.
+func (m *Machine) applyOp(now int64, op *Op, rep *Reply, r *Result) {
 	more := cmp.Or(op.More, nothing)
 	switch op.Kind {
 	case OpAdd:

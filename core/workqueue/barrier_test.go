@@ -60,26 +60,26 @@ func TestASettlementLeavesInTheBarrierWhatTheNextWorkerMayNotHaveSeen(t *testing
 				t.Parallel()
 				m := workqueue.New(workqueue.Config{})
 				now := int64(1_700_000_000_000_000)
-				turn := func(take int, ops ...workqueue.Op) *workqueue.Result {
-					return m.Turn(now, &workqueue.Turn{Ops: ops, Takes: []workqueue.Take{{Holder: "w", Max: take}}})
+				apply := func(take int, ops ...workqueue.Op) *workqueue.Result {
+					return m.Apply(now, &workqueue.Transaction{Ops: ops, Takes: []workqueue.Take{{Holder: "w", Max: take}}})
 				}
 				add := func(marks marks) workqueue.Op {
 					return workqueue.Op{Kind: workqueue.OpAdd, Key: "k", Level: workqueue.Level(0), More: &workqueue.More{Barrier: workqueue.NewBarrier(marks...)}}
 				}
-				l := turn(1, add(c.added)).Leases[0]
+				l := apply(1, add(c.added)).Leases[0]
 				if diff := cmp.Diff([]workqueue.Mark(l.Barrier), c.added, cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("of the lease (-got +want):\n%s", diff)
 				}
 				if c.addedWhileHeld != nil {
-					turn(0, add(c.addedWhileHeld))
+					apply(0, add(c.addedWhileHeld))
 				}
-				if got := turn(0, workqueue.Op{
+				if got := apply(0, workqueue.Op{
 					Kind: workqueue.OpSettle, Key: "k", Token: l.Token, Outcome: outcome, Delay: 1,
 					More: &workqueue.More{Barrier: workqueue.NewBarrier(c.read...), Wrote: workqueue.NewBarrier(c.wrote...)},
 				}).Replies[0].Status; got != workqueue.Settled && got != workqueue.Requeued {
 					t.Fatalf("settled: status %d", got)
 				}
-				next := turn(1, add(nil)).Leases[0]
+				next := apply(1, add(nil)).Leases[0]
 				if diff := cmp.Diff([]workqueue.Mark(next.Barrier), c.after, cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("of the next lease (-got +want):\n%s", diff)
 				}
@@ -92,12 +92,12 @@ func TestASettlementKeepsNoMoreCollectionsThanABarrierHolds(t *testing.T) {
 	t.Parallel()
 	m := workqueue.New(workqueue.Config{})
 	now := int64(1_700_000_000_000_000)
-	r := m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+	r := m.Apply(now, &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 	var wrote workqueue.Barrier
 	for i := range workqueue.MaxMarks + 1 {
 		wrote = wrote.Merge([]workqueue.Mark{at("c"+strconv.Itoa(100+i), 1, "1")})
 	}
-	r = m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{
+	r = m.Apply(now, &workqueue.Transaction{Ops: []workqueue.Op{
 		{Kind: workqueue.OpSettle, Key: "k", Token: r.Leases[0].Token, Outcome: workqueue.Done, More: &workqueue.More{Wrote: wrote}},
 		{Kind: workqueue.OpAdd, Key: "k"},
 	}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})

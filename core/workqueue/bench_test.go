@@ -11,7 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// BenchmarkCycle is add, lease and settle of one key, in turns of a batch, of
+// BenchmarkCycle is add, lease and settle of one key, in transactions of a batch, of
 // an empty queue and of one with a million ready and a million delayed keys.
 func BenchmarkCycle(b *testing.B) {
 	for _, size := range []int{0, 1_000_000} {
@@ -30,7 +30,7 @@ func BenchmarkCycle(b *testing.B) {
 
 func fill(m *workqueue.Machine, now int64, prefix string, n int, delay int64) {
 	for i := 0; i < n; {
-		t := &workqueue.Turn{}
+		t := &workqueue.Transaction{}
 		for ; len(t.Ops) < 1000 && i < n; i++ {
 			op := workqueue.Op{Kind: workqueue.OpAdd, Key: prefix + strconv.Itoa(i), Level: workqueue.Level(0)}
 			if delay > 0 {
@@ -38,7 +38,7 @@ func fill(m *workqueue.Machine, now int64, prefix string, n int, delay int64) {
 			}
 			t.Ops = append(t.Ops, op)
 		}
-		m.Turn(now, t)
+		m.Apply(now, t)
 	}
 }
 
@@ -51,7 +51,7 @@ func cycle(b *testing.B, size, batch int, cfg workqueue.Config) {
 	for i := range keys {
 		keys[i] = "default/some-job-" + strconv.Itoa(i)
 	}
-	add, end := &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: batch}}}, &workqueue.Turn{}
+	add, end := &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: batch}}}, &workqueue.Transaction{}
 	add.Ops, end.Ops = make([]workqueue.Op, batch), make([]workqueue.Op, batch)
 	runtime.GC()
 	b.ReportAllocs()
@@ -63,11 +63,11 @@ func cycle(b *testing.B, size, batch int, cfg workqueue.Config) {
 			add.Ops[i] = workqueue.Op{Kind: workqueue.OpAdd, Key: keys[next%len(keys)], Level: workqueue.Level(0)}
 			next++
 		}
-		r := m.Turn(now, add)
+		r := m.Apply(now, add)
 		for i, l := range r.Leases {
 			end.Ops[i] = workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget}
 		}
-		m.Turn(now, end)
+		m.Apply(now, end)
 	}
 	b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N*batch), "cpu-ns/cycle")
@@ -114,14 +114,14 @@ func BenchmarkTimer(b *testing.B) {
 	b.ReportAllocs()
 	cpu := cpuTime()
 	n := 0
-	t := &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 2 * batch}}}
+	t := &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 2 * batch}}}
 	for b.Loop() {
 		now += 1000
 		for range batch {
 			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "default/some-job-" + strconv.Itoa(n%100_000), Delay: int64(1000 + n*7919%20_000)})
 			n++
 		}
-		r := m.Turn(now, t)
+		r := m.Apply(now, t)
 		t.Ops = t.Ops[:0]
 		for _, l := range r.Leases {
 			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})

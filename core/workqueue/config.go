@@ -20,7 +20,7 @@ const (
 	MaxMarks     = 64 // collections in one key's barrier; of more that a settlement wrote the first by name are kept
 	MaxDelay     = 10 * 365 * 24 * time.Hour
 
-	// SweepMax bounds the due and the expired keys that one turn moves.
+	// SweepMax bounds the due and the expired keys that one transaction moves.
 	SweepMax = 256
 
 	// MaxPartitions bounds the partitions of a queue.
@@ -82,7 +82,7 @@ type Config struct {
 	Aging time.Duration `json:"aging,omitempty"`
 	// Dispatch bounds how fast keys are handed out; nil for no bound.
 	Dispatch *Rate `json:"dispatch,omitempty"`
-	// Durability is when a turn counts as done. Default Memory.
+	// Durability is when a transaction counts as done. Default Memory.
 	Durability Durability `json:"durability,omitempty"`
 	// Replicas is what Replicated waits for. Default 1.
 	Replicas int `json:"replicas,omitempty"`
@@ -99,7 +99,7 @@ type Rate struct {
 	Burst int     `json:"burst"`
 }
 
-// Durability is when a turn counts as done.
+// Durability is when a transaction counts as done.
 type Durability uint8
 
 // The durabilities.

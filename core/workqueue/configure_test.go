@@ -34,13 +34,13 @@ func TestADispatchLimiterIsSwapped(t *testing.T) {
 			t.Parallel()
 			now := int64(1_700_000_000_000_000)
 			m := workqueue.New(workqueue.Config{Dispatch: c.was, LeaseFor: time.Hour})
-			add := workqueue.Turn{}
+			add := workqueue.Transaction{}
 			for i := range c.spent + 50 {
 				add.Ops = append(add.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: strconv.Itoa(i), Level: workqueue.Level(0)})
 			}
-			m.Turn(now, &add)
+			m.Apply(now, &add)
 			get := func(n int) *workqueue.Result {
-				return m.Turn(now, &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: n}}})
+				return m.Apply(now, &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: n}}})
 			}
 			if got := len(get(c.spent).Leases); got != c.spent {
 				t.Fatalf("%d keys before the change, want %d", got, c.spent)

@@ -7,7 +7,7 @@ import "math"
 const MaxTokens = 4096
 
 // charge is one call of the limiter for an item, in microseconds. In a
-// turn that is Away the buckets' tokens are the reserved ones, in order: token
+// transaction that is Away the buckets' tokens are the reserved ones, in order: token
 // k of bucket b is at Reserved[b].From plus k intervals, added one by one.
 // More charges than there are tokens go on from there, and a bucket that
 // Reserved leaves out delays nothing.
@@ -64,7 +64,7 @@ func (m *Machine) tokenAt(now int64) int64 {
 
 // lease hands out ready keys, as many as are asked for and the dispatch
 // limiter allows.
-func (m *Machine) lease(now int64, t *Turn, r *Result) {
+func (m *Machine) lease(now int64, t *Transaction, r *Result) {
 	if m.paused || m.counts.Ready == 0 {
 		return
 	}

@@ -54,7 +54,7 @@ func (m *Machine) nextSweep() int64 {
 
 // sweepBackoff drops entries that expired at now, at most SweepMax, those that
 // were not moved for the longest first (of equals the smaller id). It ends
-// every turn.
+// every transaction.
 func (m *Machine) sweepBackoff(now int64) {
 	for range SweepMax {
 		e := m.aging.due(now - m.cfg.Backoff.ExpireAfter.Microseconds() - 1) // strictly longer

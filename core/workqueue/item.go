@@ -107,9 +107,9 @@ func (m *Machine) expireBarrier(now int64, it *item) {
 }
 
 // sweep frees what idle keys kept past its time. It changes nothing that can
-// be seen: readers compare the times themselves. A turn without operations,
+// be seen: readers compare the times themselves. A transaction without operations,
 // which nobody waits for, frees more.
-func (m *Machine) sweep(now int64, t *Turn) {
+func (m *Machine) sweep(now int64, t *Transaction) {
 	most := SweepMax
 	if len(t.Ops) == 0 {
 		most *= 16

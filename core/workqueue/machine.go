@@ -26,9 +26,9 @@ type Machine struct {
 	closed    bool
 	paused    bool
 	orphans   []*item // held without a deadline when the queue was restored
-	last      int64   // when the latest turn was
+	last      int64   // when the latest transaction was
 
-	// Of the turn that is being applied.
+	// Of the transaction that is being applied.
 	away  bool
 	froms []float64
 }
@@ -76,7 +76,7 @@ func (m *Machine) Configure(now int64, cfg Config) {
 // Config is the configuration in force, defaults filled in.
 func (m *Machine) Config() Config { return m.cfg }
 
-// Last is the time of the latest turn, zero before the first.
+// Last is the time of the latest transaction, zero before the first.
 func (m *Machine) Last() int64 { return m.last }
 
 // Closed says whether adds are refused.
@@ -85,14 +85,14 @@ func (m *Machine) Closed() bool { return m.closed }
 // Paused says whether leases are refused.
 func (m *Machine) Paused() bool { return m.paused }
 
-// Turn applies one turn at a time and reports what it did. Time may stand
+// Apply applies one transaction at a time and reports what it did. Time may stand
 // still or step back; tokens grow nevertheless.
-func (m *Machine) Turn(now int64, t *Turn) *Result {
+func (m *Machine) Apply(now int64, t *Transaction) *Result {
 	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
 	m.last = max(m.last, now)
 	m.begin(t)
 	for i := range t.Ops {
-		m.apply(now, &t.Ops[i], &r.Replies[i], r)
+		m.applyOp(now, &t.Ops[i], &r.Replies[i], r)
 	}
 	m.promote(now, r)
 	if !t.KeepLeases {
@@ -109,8 +109,8 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	return r
 }
 
-// begin takes over what the turn says of the buckets.
-func (m *Machine) begin(t *Turn) {
+// begin takes over what the transaction says of the buckets.
+func (m *Machine) begin(t *Transaction) {
 	if m.away = t.Away; !m.away {
 		return
 	}

@@ -44,14 +44,14 @@ func FuzzEveryHistoryKeepsThePromises(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { history(t, rand.New(rand.NewPCG(seed, 3)), 200) })
 }
 
-func history(t *testing.T, g *rand.Rand, turns int) {
+func history(t *testing.T, g *rand.Rand, transactions int) {
 	t.Helper()
 	m := workqueue.New(workqueue.Config{LeaseFor: 2 * time.Second, Limiter: &backoff.Limiter{Kind: backoff.FastSlow, Slow: time.Second}})
 	f := facts{added: map[string]bool{}, dirty: map[string]bool{}, held: map[string]uint64{}, expiry: map[string]int64{}, due: map[string]int64{}}
 	now := int64(1_700_000_000_000_000)
-	for range turns {
+	for range transactions {
 		now += int64(g.IntN(700_000))
-		in := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: g.IntN(4)}}}
+		in := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: g.IntN(4)}}}
 		for range g.IntN(6) {
 			key := "k" + strconv.Itoa(g.IntN(9))
 			op := workqueue.Op{Kind: workqueue.OpAdd, Key: key, Level: uint8(g.IntN(3))}
@@ -70,12 +70,12 @@ func history(t *testing.T, g *rand.Rand, turns int) {
 			}
 			in.Ops = append(in.Ops, op)
 		}
-		f.check(t, now, &in, m.Turn(now, &in))
+		f.check(t, now, &in, m.Apply(now, &in))
 	}
 }
 
-// check follows one turn: operations, due keys, expired leases, new leases.
-func (f *facts) check(t *testing.T, now int64, in *workqueue.Turn, r *workqueue.Result) {
+// check follows one transaction: operations, due keys, expired leases, new leases.
+func (f *facts) check(t *testing.T, now int64, in *workqueue.Transaction, r *workqueue.Result) {
 	t.Helper()
 	add := func(key string) workqueue.Status {
 		switch {
@@ -202,8 +202,8 @@ func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
 		op := workqueue.Op{Kind: workqueue.OpAdd, Key: "k" + strconv.Itoa(i), Trace: "00-x", More: &workqueue.More{
 			Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "dev/p.v1", RV: "1"}),
 		}}
-		r := m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{op}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
-		m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{
+		r := m.Apply(now, &workqueue.Transaction{Ops: []workqueue.Op{op}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		m.Apply(now, &workqueue.Transaction{Ops: []workqueue.Op{
 			{Kind: workqueue.OpExpect, Key: op.Key, Token: r.Leases[0].Token, More: &workqueue.More{Owner: "u", Creates: []string{"p"}}},
 			{Kind: workqueue.OpSettle, Key: op.Key, Token: r.Leases[0].Token, Outcome: workqueue.Forget},
 		}})
@@ -211,7 +211,7 @@ func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
 	if n := len(m.Snapshot().Items); n != 100 {
 		t.Errorf("%d keys keep their barrier, want 100", n)
 	}
-	m.Turn(now+(5*time.Minute).Microseconds(), &workqueue.Turn{})
+	m.Apply(now+(5*time.Minute).Microseconds(), &workqueue.Transaction{})
 	if items := m.Snapshot().Items; len(items) != 0 {
 		t.Errorf("kept after done, forget and the expiry of barriers and expectations: %+v", items)
 	}
@@ -225,8 +225,8 @@ func TestAQueueIsRestoredInSteps(t *testing.T) {
 		g := rand.New(rand.NewPCG(seed, 9))
 		now := int64(1e15)
 		var held []workqueue.Lease
-		turn := func() {
-			in := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: g.IntN(5)}}}
+		apply := func() {
+			in := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: g.IntN(5)}}}
 			for range g.IntN(20) {
 				op := workqueue.Op{Kind: workqueue.OpAdd, Key: "k" + strconv.Itoa(g.IntN(200)), Level: uint8(g.IntN(8)), Limited: g.IntN(3) == 0, Delay: int64(g.IntN(2)) * int64(g.IntN(2e6))}
 				switch g.IntN(8) {
@@ -246,11 +246,11 @@ func TestAQueueIsRestoredInSteps(t *testing.T) {
 				}
 				in.Ops = append(in.Ops, op)
 			}
-			held = append(held, m.Turn(now, &in).Leases...)
+			held = append(held, m.Apply(now, &in).Leases...)
 			now += g.Int64N(300_000)
 		}
 		for range 60 {
-			turn()
+			apply()
 		}
 		want := m.Snapshot()
 		restorer := workqueue.NewRestorer(m.Head())
@@ -272,7 +272,7 @@ func TestASnapshotIsTheWholeQueue(t *testing.T) {
 	now := int64(1e15)
 	for i := range 20 {
 		key := "k" + strconv.Itoa(i)
-		m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{
+		m.Apply(now, &workqueue.Transaction{Ops: []workqueue.Op{
 			{Kind: workqueue.OpAdd, Key: key, Level: uint8(i % 8), Limited: i%2 == 0},
 			{Kind: workqueue.OpAdd, Key: key, Delay: int64(i) * 1e6},
 		}, Takes: []workqueue.Take{{Holder: "w", Max: i % 2}}})
@@ -281,9 +281,9 @@ func TestASnapshotIsTheWholeQueue(t *testing.T) {
 	if diff := cmp.Diff(again.Snapshot(), m.Snapshot(), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("restored (-got +want):\n%s", diff)
 	}
-	in := &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 100}}}
-	if diff := cmp.Diff(again.Turn(now+60e6, in), m.Turn(now+60e6, in), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("the next turn (-got +want):\n%s", diff)
+	in := &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 100}}}
+	if diff := cmp.Diff(again.Apply(now+60e6, in), m.Apply(now+60e6, in), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("the next transaction (-got +want):\n%s", diff)
 	}
 }
 

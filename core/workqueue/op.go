@@ -8,7 +8,7 @@ import (
 // OpKind says what an [Op] does.
 type OpKind uint8
 
-// The operations of a turn.
+// The operations of a transaction.
 const (
 	OpAdd      OpKind = iota + 1 // Key, Level, Delay, Last, Limited, Once, Barrier, Trace
 	OpSettle                     // Key, Token, Outcome, Delay, Reason, ReadAt, Wrote, Level if Relevel
@@ -33,7 +33,7 @@ const (
 	_              // a number that logs have for an operation that is gone
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
-	OpAudit        // Count, once a turn: some of the keys are looked at, and those held without a deadline get one of MaxLease
+	OpAudit        // Count, once a transaction: some of the keys are looked at, and those held without a deadline get one of MaxLease
 )
 
 // Outcome is how a lease ends.
@@ -126,7 +126,7 @@ type Reply struct {
 type BackoffEntry = backoff.Entry
 
 // Reserved is tokens of one bucket of the limiter, taken for a partition that
-// is not the buckets' own by an OpReserve in the turn of the first partition:
+// is not the buckets' own by an OpReserve in the transaction of the first partition:
 // Count tokens whose theoretical arrival times begin at From, in microseconds,
 // one interval apart.
 type Reserved struct {
@@ -141,9 +141,9 @@ type Take struct {
 	For    int64 // lease time in microseconds, at most the queue's MaxLease; zero means the queue's
 }
 
-// Turn is one atomic step: the operations in order, then keys whose due time
+// Transaction is one atomic step: the operations in order, then keys whose due time
 // has come, then leases that expired, then leases in the order of Takes.
-type Turn struct {
+type Transaction struct {
 	Ops   []Op
 	Takes []Take
 	// Away says that the queue's buckets are in another partition: Reserved
@@ -152,7 +152,7 @@ type Turn struct {
 	Away     bool
 	Reserved []Reserved
 	Admitted int
-	// KeepLeases says that no lease expires in this turn: the caller that sets it does not
+	// KeepLeases says that no lease expires in this transaction: the caller that sets it does not
 	// know whether the clock is right.
 	KeepLeases bool
 }
@@ -179,23 +179,23 @@ type Counts struct {
 	Ready, Delayed, Processing, Dirty, Dead int
 }
 
-// Result is what a turn did.
+// Result is what a transaction did.
 type Result struct {
 	Now     int64 // the store's clock
 	Replies []Reply
 	Leases  []Lease
 	// NextDue is when the next key falls due or the next lease expires; zero
-	// when nothing waits for time. It may lie in the past when a turn had more
+	// when nothing waits for time. It may lie in the past when a transaction had more
 	// to move than SweepMax.
 	NextDue int64
 	Counts  Counts
-	// What happened in the turn.
+	// What happened in the transaction.
 	Added, Retried, Promoted, Expired, Died int
 	// NextSweep is when the next of what is kept for a time only (barriers of
-	// idle keys, expectations, back-off entries) expires, so that a turn can free
-	// it; zero when nothing is kept. Only turns without operations tell.
+	// idle keys, expectations, back-off entries) expires, so that a transaction can free
+	// it; zero when nothing is kept. Only transactions without operations tell.
 	NextSweep int64
-	// Corrected is what was done about a clock that stepped, before the turn; nil
+	// Corrected is what was done about a clock that stepped, before the transaction; nil
 	// for nothing.
 	Corrected *Correction
 	// Spent is how many of Reserved were used, the same of every bucket.
@@ -203,7 +203,7 @@ type Result struct {
 }
 
 // Correction is of a clock that stepped: it was set right by By, to Now, in a
-// turn of its own without operations.
+// transaction of its own without operations.
 type Correction struct{ Now, By int64 }
 
 // State is where a key stands.

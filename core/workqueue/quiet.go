@@ -2,9 +2,9 @@ package workqueue
 
 import "slices"
 
-// Quiet says that a turn would change nothing and lease nothing: it need not
+// Quiet says that a transaction would change nothing and lease nothing: it need not
 // be remembered.
-func (m *Machine) Quiet(now int64, t *Turn) bool {
+func (m *Machine) Quiet(now int64, t *Transaction) bool {
 	for i := range t.Ops {
 		switch t.Ops[i].Kind {
 		case OpRequeues, OpInspect, OpBackoffGet:

@@ -11,11 +11,11 @@ func TestPlacesThatKeysLeftAreGivenBack(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(m *Machine, now int64){
 		"deleted in a paused queue": func(m *Machine, now int64) {
-			m.Turn(now, &Turn{Ops: []Op{{Kind: OpPause}, {Kind: OpAdd, Key: "b"}, {Kind: OpDelete, Key: "b"}}})
+			m.Apply(now, &Transaction{Ops: []Op{{Kind: OpPause}, {Kind: OpAdd, Key: "b"}, {Kind: OpDelete, Key: "b"}}})
 		},
 		"raised and done before one of low priority": func(m *Machine, now int64) {
-			r := m.Turn(now, &Turn{Ops: []Op{{Kind: OpAdd, Key: "b"}, {Kind: OpAdd, Key: "b", Level: 1}}, Takes: []Take{{Holder: "w", Max: 1}}})
-			m.Turn(now, &Turn{Ops: []Op{{Kind: OpSettle, Key: "b", Token: r.Leases[0].Token, Outcome: Forget}}})
+			r := m.Apply(now, &Transaction{Ops: []Op{{Kind: OpAdd, Key: "b"}, {Kind: OpAdd, Key: "b", Level: 1}}, Takes: []Take{{Holder: "w", Max: 1}}})
+			m.Apply(now, &Transaction{Ops: []Op{{Kind: OpSettle, Key: "b", Token: r.Leases[0].Token, Outcome: Forget}}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestPlacesThatKeysLeftAreGivenBack(t *testing.T) {
 			m, now := New(Config{}), int64(1_000_000)
 			const stay = 100
 			for i := range stay {
-				m.Turn(now, &Turn{Ops: []Op{{Kind: OpAdd, Key: "k" + strconv.Itoa(i)}}})
+				m.Apply(now, &Transaction{Ops: []Op{{Kind: OpAdd, Key: "k" + strconv.Itoa(i)}}})
 			}
 			for range 100_000 {
 				leave(m, now)
@@ -31,7 +31,7 @@ func TestPlacesThatKeysLeftAreGivenBack(t *testing.T) {
 			if n := len(m.ready[0].buf); n > 1024 {
 				t.Errorf("%d places for %d keys", n, stay)
 			}
-			r := m.Turn(now, &Turn{Ops: []Op{{Kind: OpResume}}, Takes: []Take{{Holder: "w", Max: 2 * stay}}})
+			r := m.Apply(now, &Transaction{Ops: []Op{{Kind: OpResume}}, Takes: []Take{{Holder: "w", Max: 2 * stay}}})
 			if len(r.Leases) != stay {
 				t.Fatalf("%d leases, want %d", len(r.Leases), stay)
 			}

@@ -18,7 +18,7 @@ type Snapshot struct {
 	Seq       uint64       `json:"seq,omitempty"`
 	Buckets   []float64    `json:"buckets,omitempty"`
 	Throttle  float64      `json:"throttle,omitempty"`
-	Last      int64        `json:"last,omitempty"` // when the latest turn was
+	Last      int64        `json:"last,omitempty"` // when the latest transaction was
 	Entries   []SavedEntry `json:"entries,omitempty"`
 	Items     []SavedItem  `json:"items,omitempty"`
 }
@@ -66,7 +66,7 @@ func (m *Machine) Head() *Snapshot {
 	}
 }
 
-// SavedItems is every key, in no particular order. No turn may come between.
+// SavedItems is every key, in no particular order. No transaction may come between.
 func (m *Machine) SavedItems() iter.Seq[SavedItem] {
 	return func(yield func(SavedItem) bool) {
 		for _, it := range m.items.all {
@@ -77,7 +77,7 @@ func (m *Machine) SavedItems() iter.Seq[SavedItem] {
 	}
 }
 
-// SavedEntries is every back-off id, in no particular order. No turn may come
+// SavedEntries is every back-off id, in no particular order. No transaction may come
 // between.
 func (m *Machine) SavedEntries() iter.Seq[SavedEntry] {
 	return func(yield func(SavedEntry) bool) {

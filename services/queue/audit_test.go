@@ -44,8 +44,8 @@ func (q orphanedQueue) Partitions() []engine.Partition {
 	return []engine.Partition{&orphanedPart{q.Queue.Partitions()[0], q.e, time.Now()}}
 }
 
-func (p *orphanedPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
-	r, err := p.Partition.Turn(ctx, t)
+func (p *orphanedPart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
+	r, err := p.Partition.Apply(ctx, t)
 	for i, op := range t.Ops {
 		if op.Kind == workqueue.OpAudit {
 			*p.e.audits = append(*p.e.audits, time.Since(p.began).Round(time.Second))
@@ -99,7 +99,7 @@ func TestKeysHeldWithoutALeaseAreLookedForWhileAnyAreHeld(t *testing.T) {
 		}
 		_, err = s.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "a"}}})
 		must(err)
-		began := 3 * time.Hour // the first turn that somebody asked for
+		began := 3 * time.Hour // the first transaction that somebody asked for
 		res, err := s.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w"})
 		must(err)
 		sleep(41 * time.Second)

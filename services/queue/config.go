@@ -51,9 +51,9 @@ type Config struct {
 	// StopGrace is how long Work streams may go on after Run's context ended,
 	// to settle and to move elsewhere. Default 2 s.
 	StopGrace time.Duration
-	// MaxTurn is about how many operations, and how many leases, one transaction
+	// MaxTransaction is about how many operations, and how many leases, one transaction
 	// holds. Default 512.
-	MaxTurn int
+	MaxTransaction int
 	// MaxSessions bounds sessions remembered. At the limit those without a
 	// stream, a waiting Get and a lease are forgotten, the one not heard of for
 	// longest first; where there is none, new ones are refused with
@@ -87,7 +87,7 @@ func (c Config) withDefaults() Config {
 	c.CloseGrace = cmp.Or(c.CloseGrace, time.Second)
 	c.FallbackEvery = cmp.Or(c.FallbackEvery, 5*time.Second)
 	c.StopGrace = cmp.Or(c.StopGrace, 2*time.Second)
-	c.MaxTurn = cmp.Or(c.MaxTurn, 512)
+	c.MaxTransaction = cmp.Or(c.MaxTransaction, 512)
 	c.MaxSessions = cmp.Or(c.MaxSessions, 100_000)
 	c.MaxQueues = cmp.Or(c.MaxQueues, 10_000)
 	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
@@ -117,8 +117,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("queue: %s %v is negative", name, d))
 		}
 	}
-	if c.MaxTurn < 1 || c.MaxTurn > 3000 {
-		errs = append(errs, fmt.Errorf("queue: max turn %d is not between 1 and 3000", c.MaxTurn))
+	if c.MaxTransaction < 1 || c.MaxTransaction > 3000 {
+		errs = append(errs, fmt.Errorf("queue: max transaction %d is not between 1 and 3000", c.MaxTransaction))
 	}
 	if c.MaxSessions < 1 {
 		errs = append(errs, fmt.Errorf("queue: max sessions %d is below 1", c.MaxSessions))

@@ -110,7 +110,7 @@ func TestStreamsOfOtherServersKeepAQueue(t *testing.T) {
 		}
 		return idle.Mark
 	}
-	b.OpenWork(t, &queuev1.Hello{SessionId: "w", Queues: []string{"dev/worker"}}) // without credit it has no turns
+	b.OpenWork(t, &queuev1.Hello{SessionId: "w", Queues: []string{"dev/worker"}}) // without credit it has no transactions
 	p := b.OpenProduce(t, "p")
 	p.Send(1, "dev/producer", queuetest.PlainAdds("k")...)
 	if got := queuetest.Wait(t, p.Produced); got.GetError() != nil {

@@ -17,7 +17,7 @@ func TestAReplicaReportsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
 	b.AddKeys(t, keys[0])       // b knows the queue, and looked at every partition
 	a.AddKeys(t, keys[1:40]...) // the others are notified that something is ready
 	a.AddKeys(t, keys[40:]...)  // and no more
-	b.AddKeys(t, keys[0])       // one of its partitions has a turn
+	b.AddKeys(t, keys[0])       // one of its partitions has a transaction
 	families, err := b.Tel.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
-func TestAWorkerThatWaitsCausesNoTurns(t *testing.T) {
+func TestAWorkerThatWaitsCausesNoTransactions(t *testing.T) {
 	t.Parallel()
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		r := queuetest.Start(t, kind, queue.Config{})
@@ -18,10 +18,10 @@ func TestAWorkerThatWaitsCausesNoTurns(t *testing.T) {
 		w.Give(8)
 		r.AddKeys(t, "a")
 		w.Settle(queuetest.Done, queuetest.Wait(t, w.Leases)) // everything is quiet behind this
-		before := r.Turns(t)
+		before := r.Transactions(t)
 		<-time.After(200 * time.Millisecond) // what is looked for is that nothing happens
-		if n := r.Turns(t) - before; n > 5 {
-			t.Errorf("%d turns while a worker waited, want a few at most: nothing polls", n)
+		if n := r.Transactions(t) - before; n > 5 {
+			t.Errorf("%d transactions while a worker waited, want a few at most: nothing polls", n)
 		}
 	})
 }

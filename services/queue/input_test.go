@@ -297,7 +297,7 @@ func TestALeaseNobodyHoldsIsAStatusAndChangesNothing(t *testing.T) {
 		}
 		r.Advance(2 * time.Second)
 		r.Counts(t)
-		if _, err := r.Inspect(ctx, &queuev1.InspectRequest{Queue: queuetest.Q, Key: "k"}); err != nil { // a turn
+		if _, err := r.Inspect(ctx, &queuev1.InspectRequest{Queue: queuetest.Q, Key: "k"}); err != nil { // a transaction
 			t.Fatal(err)
 		}
 		ext, err := r.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: []*queuev1.LeaseRef{queuetest.Ref(l)}})

@@ -235,7 +235,7 @@ func TestTwoServersShareOneRedis(t *testing.T) {
 	ctx := t.Context()
 	w := b.OpenWork(t, &queuev1.Hello{SessionId: "w"})
 	w.Give(10)
-	got, err := b.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "x"}) // its turn says that nothing is ready
+	got, err := b.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "x"}) // its transaction says that nothing is ready
 	if err != nil || len(got.GetLeases()) != 0 {
 		t.Fatalf("Get = %v, %v", got, err)
 	}
@@ -481,9 +481,9 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	err := queue.Config{
 		Queues:   []queue.QueueConfig{{Name: "a b"}, {Name: "x"}, {Name: "x", Config: workqueue.Config{LeaseFor: 1}}},
-		RedisURL: "redis://x", DataDir: "y", MaxTurn: -1, MaxSessions: -1, CloseGrace: -1,
+		RedisURL: "redis://x", DataDir: "y", MaxTransaction: -1, MaxSessions: -1, CloseGrace: -1,
 	}.Validate()
-	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max turn", "max sessions", "close grace"} {
+	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max transaction", "max sessions", "close grace"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v does not mention %q", err, part)
 		}

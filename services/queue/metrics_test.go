@@ -205,15 +205,15 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 	}
 	used, _ := b.Svc.Queues().Known(queuetest.Q)
 	l := used.Metrics
-	l.Invalidate() // it had its last turn a while ago
-	turns := b.Turns(t)
+	l.Invalidate() // it had its last transaction a while ago
+	transactions := b.Transactions(t)
 	if got := depth(b); got != 3 {
 		t.Errorf("the idle replica's depth is %v, want 3", got)
 	}
 	seen := l.LastSeen()
 	depth(b)
-	if again := l.LastSeen(); again != seen || b.Turns(t) != turns {
-		t.Error("a scrape right after looked at the store again, or took a turn")
+	if again := l.LastSeen(); again != seen || b.Transactions(t) != transactions {
+		t.Error("a scrape right after looked at the store again, or took a transaction")
 	}
 }
 
@@ -305,7 +305,7 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 	t.Error("a Work stream that ended is still counted")
 }
 
-func TestFailedTurnsAreCountedByReason(t *testing.T) {
+func TestFailedTransactionsAreCountedByReason(t *testing.T) {
 	t.Parallel()
 	e, err := memory.New(memory.Config{})
 	if err != nil {
@@ -335,5 +335,5 @@ func TestFailedTurnsAreCountedByReason(t *testing.T) {
 			}
 		}
 	}
-	t.Error("no failed turn is counted as denied")
+	t.Error("no failed transaction is counted as denied")
 }

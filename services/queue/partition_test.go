@@ -179,7 +179,7 @@ func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
 		for range 5 {
 			queuetest.Wait(t, w.Leases)
 		}
-		r.AddKeys(t, "one", "two", "three", "four") // turns in which nothing may be leased
+		r.AddKeys(t, "one", "two", "three", "four") // transactions in which nothing may be leased
 		if n := len(w.Leases); n != 0 {
 			t.Errorf("%d leases beyond the burst", n)
 		}
@@ -218,7 +218,7 @@ func (q deadQueue) Partitions() []engine.Partition {
 	return parts
 }
 
-func (deadPart) Turn(context.Context, *workqueue.Turn) (*workqueue.Result, error) {
+func (deadPart) Apply(context.Context, *workqueue.Transaction) (*workqueue.Result, error) {
 	return nil, engine.ErrUnavailable
 }
 
@@ -281,7 +281,7 @@ func TestAGetEndsWithTheStoresErrorWhileItFails(t *testing.T) {
 	}
 	r := queuetest.Serve(t, queue.Config{}, deadEngine{e, 0})
 	r.Make(t, &queuev1.QueueConfig{Name: queuetest.Q})
-	for range 5 { // also when the turn before has failed already
+	for range 5 { // also when the transaction before has failed already
 		for _, wait := range []time.Duration{0, 30 * time.Second} {
 			if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(wait)}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
 				t.Fatalf("Get that waits %v = %v, %v", wait, got, err)
@@ -290,8 +290,8 @@ func TestAGetEndsWithTheStoresErrorWhileItFails(t *testing.T) {
 	}
 }
 
-// late is an engine that loses the reply to a turn that closes a queue, and
-// applies that turn after the next one.
+// late is an engine that loses the reply to a transaction that closes a queue, and
+// applies that transaction after the next one.
 type late struct{ engine.Engine }
 
 type lateQueue struct {
@@ -301,7 +301,7 @@ type lateQueue struct {
 
 type latePart struct {
 	engine.Partition
-	lost *workqueue.Turn
+	lost *workqueue.Transaction
 	done bool
 }
 
@@ -319,22 +319,22 @@ func (l late) Configure(ctx context.Context, name string, cfg workqueue.Config) 
 
 func (q *lateQueue) Partitions() []engine.Partition { return q.parts }
 
-func (p *latePart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (p *latePart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	for _, op := range t.Ops {
 		if op.Kind == workqueue.OpClose && !p.done {
-			p.done, p.lost = true, &workqueue.Turn{Ops: []workqueue.Op{op}}
+			p.done, p.lost = true, &workqueue.Transaction{Ops: []workqueue.Op{op}}
 			return nil, engine.ErrUnknown
 		}
 	}
-	r, err := p.Partition.Turn(ctx, t)
+	r, err := p.Partition.Apply(ctx, t)
 	if p.lost != nil && err == nil && len(t.Ops) > 0 {
-		_, err = p.Partition.Turn(ctx, p.lost)
+		_, err = p.Partition.Apply(ctx, p.lost)
 		p.lost = nil
 	}
 	return r, err
 }
 
-func TestATurnThatIsLateDoesNotUndoALaterCall(t *testing.T) {
+func TestATransactionThatIsLateDoesNotUndoALaterCall(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int32{1, 3} {
 		e, err := memory.New(memory.Config{})

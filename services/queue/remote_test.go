@@ -187,7 +187,7 @@ func expectIn(e *queuev1.Expectations) *expectations.Set {
 	return &expectations.Set{Owner: e.GetOwnerUid(), Creates: e.GetCreations(), Deletes: e.GetDeletions(), Token: e.GetToken(), StoredAt: micros(e.GetStoredAt())}
 }
 
-func (q *remoteQueue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (q *remoteQueue) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	r := &workqueue.Result{Now: q.now()}
 	for i := range t.Ops {
 		rep, err := q.op(ctx, &t.Ops[i])
@@ -201,7 +201,7 @@ func (q *remoteQueue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.R
 		}
 		r.Replies = append(r.Replies, rep)
 	}
-	if len(t.Takes) == 0 { // have due times looked at, as an engine's empty turn does
+	if len(t.Takes) == 0 { // have due times looked at, as an engine's empty transaction does
 		if _, err := q.r.c.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: "-"}); err != nil {
 			return nil, err
 		}

@@ -23,14 +23,14 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := made.Partitions()[0].Turn(t.Context(), &workqueue.Turn{}); err != nil {
+	if _, err := made.Partitions()[0].Apply(t.Context(), &workqueue.Transaction{}); err != nil {
 		t.Fatal(err)
 	}
 	r := queuetest.Serve(t, queue.Config{}, e)
 	node.Kill()
 	node.Start()
 
-	other, err := redis.New(redis.Config{URL: node.URL()}) // it looks and has no turn
+	other, err := redis.New(redis.Config{URL: node.URL()}) // it looks and has no transaction
 	if err != nil {
 		t.Fatal(err)
 	}

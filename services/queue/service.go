@@ -86,7 +86,7 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	}
 	s.queues = transaction.New(transaction.Config{
 		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.Refused, Declared: declared,
-		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
+		MaxTransaction: cfg.MaxTransaction, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
 	reader := admin.Reader{Queues: s.queues}
 	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.Whole, Held: s.sessions.Held})); err != nil {

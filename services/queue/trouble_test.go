@@ -23,11 +23,11 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-// failing is an engine whose turns fail, or wait, when told so.
+// failing is an engine whose transactions fail, or wait, when told so.
 type failing struct {
 	engine.Engine
 	err  atomic.Pointer[error]
-	gate atomic.Pointer[chan struct{}] // turns wait until it is closed
+	gate atomic.Pointer[chan struct{}] // transactions wait until it is closed
 }
 
 type failingQueue struct {
@@ -53,7 +53,7 @@ func (f failingQueue) Partitions() []engine.Partition {
 	return out
 }
 
-func (f failingPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (f failingPart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	if gate := f.f.gate.Load(); gate != nil {
 		select {
 		case <-*gate:
@@ -64,7 +64,7 @@ func (f failingPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Re
 	if err := f.f.err.Load(); err != nil {
 		return nil, *err
 	}
-	return f.Partition.Turn(ctx, t)
+	return f.Partition.Apply(ctx, t)
 }
 
 func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
@@ -212,7 +212,7 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 		}()
 	}
 	refused := 0
-	for refused < 4 { // 10 calls of 500: one fits into the turn under way, and 4 into the 2000 that wait
+	for refused < 4 { // 10 calls of 500: one fits into the transaction under way, and 4 into the 2000 that wait
 		select {
 		case err := <-results:
 			if rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "OVERLOADED" || rpc.RetryDelay(err) <= 0 {

@@ -34,11 +34,11 @@ func newZoneQueue(t *testing.T, rate float64) *zoneQueue {
 
 func (q *zoneQueue) do(kind workqueue.OpKind, keys ...string) *zoneQueue {
 	q.t.Helper()
-	var in workqueue.Turn
+	var in workqueue.Transaction
 	for _, key := range keys {
 		in.Ops = append(in.Ops, workqueue.Op{Kind: kind, Key: key})
 	}
-	for i, r := range q.Turn(q.now, &in).Replies {
+	for i, r := range q.Apply(q.now, &in).Replies {
 		if r.Status == workqueue.Closed {
 			q.t.Fatalf("%s: %+v", keys[i], r)
 		}
@@ -53,7 +53,7 @@ func (q *zoneQueue) after(d time.Duration) string {
 	q.t.Helper()
 	q.now += d.Microseconds()
 	var got []string
-	for _, l := range q.Turn(q.now, &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 100}}}).Leases {
+	for _, l := range q.Apply(q.now, &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 100}}}).Leases {
 		got = append(got, l.Key)
 		q.held[l.Key] = l.Token
 	}
@@ -72,7 +72,7 @@ func (q *zoneQueue) done(d time.Duration) string {
 
 func (q *zoneQueue) end(key string, how workqueue.Outcome) {
 	q.t.Helper()
-	r := q.Turn(q.now, &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: key, Token: q.held[key], Outcome: how}}})
+	r := q.Apply(q.now, &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: key, Token: q.held[key], Outcome: how}}})
 	if got := r.Replies[0].Status; got != workqueue.Settled && got != workqueue.Requeued {
 		q.t.Fatalf("settling %s: %v", key, got)
 	}

@@ -120,7 +120,7 @@ func TestEntriesExpireByThemselvesInAllPartitions(t *testing.T) {
 	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(1), ExpireAfter: queuetest.Seconds(300)})
 		ctx := t.Context()
-		const n = 900 // more than one turn collects
+		const n = 900 // more than one transaction collects
 		if _, err := b.Backoff.Next(ctx, &queuev1.NextRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(n)}); err != nil {
 			t.Fatal(err)
 		}

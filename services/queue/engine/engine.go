@@ -1,4 +1,4 @@
-// Package engine is what the queue service asks of a store: whole turns of
+// Package engine is what the queue service asks of a store: whole transactions of
 // core/workqueue, applied atomically to one queue at a time.
 //
 // There are two implementations, memory and redis; the suite in enginetest
@@ -30,7 +30,7 @@ var (
 	ErrUnavailable = errors.New("queue: store unavailable")
 	// ErrPartial: part of the store cannot be reached, the rest does everything.
 	ErrPartial = errors.New("queue: part of the store cannot be reached")
-	// ErrUnknown: the store did not answer in time; the turn may have been applied.
+	// ErrUnknown: the store did not answer in time; the transaction may have been applied.
 	ErrUnknown = errors.New("queue: store did not answer, the outcome is unknown")
 	// ErrFull: the store is out of memory; nothing was applied.
 	ErrFull = errors.New("queue: store is full")
@@ -65,13 +65,13 @@ type Engine interface {
 	// Open finds an existing queue, also while some of its partitions cannot be
 	// reached. Errors: ErrNoQueue, and any store error.
 	Open(ctx context.Context, name string) (Queue, error)
-	// Delete removes a queue with everything in it; turns of it answer ErrDeleted
-	// from then on. The generation changes when it held keys. Where turns of several
+	// Delete removes a queue with everything in it; transactions of it answer ErrDeleted
+	// from then on. The generation changes when it held keys. Where transactions of several
 	// partitions may lease keys meanwhile, pause the queue first. Errors: ErrNoQueue;
 	// ErrLeased while keys are leased, unless forced; and any store error, after
 	// which it can be called again.
 	Delete(ctx context.Context, name string, force bool) error
-	// Idle tells how long nobody has used a queue. Uses are turns with operations or
+	// Idle tells how long nobody has used a queue. Uses are transactions with operations or
 	// takes of any server, [Engine.Keep], creation and changes of the configuration;
 	// the store notes one at most every [UseEvery]. Errors: ErrNoQueue, and any store
 	// error, also while a partition cannot be reached.
@@ -80,7 +80,7 @@ type Engine interface {
 	Keep(ctx context.Context, name string) error
 	// Expire removes a queue that holds no key (ready, delayed, leased or dead) and was
 	// not used since Idle told seen; what is remembered of idle keys goes with it. The
-	// store decides: a turn comes before, and then the queue stays, or after, and then
+	// store decides: a transaction comes before, and then the queue stays, or after, and then
 	// it answers ErrDeleted and was not applied. Errors: ErrInUse, ErrNoQueue, and any
 	// store error, after which it can be called again.
 	Expire(ctx context.Context, name string, seen Idle) error
@@ -118,14 +118,14 @@ type Queue interface {
 
 // Partition is one part of a queue's keys, with its own order, due times and
 // leases. The queue's buckets and its dispatch limiter are the first one's: a
-// turn of another is Away. Turns of one Partition value must not overlap;
+// transaction of another is Away. Transactions of one Partition value must not overlap;
 // everything else is safe for concurrent use.
 type Partition interface {
-	// Turn applies one turn, and returns when the queue's durability has been
+	// Apply applies one transaction, and returns when the queue's durability has been
 	// reached. After an error matching ErrUnknown it may or may not have been
 	// applied; after any other error it was not. A queue whose data was lost
 	// answers ErrNoQueue.
-	Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error)
+	Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error)
 	// Status counts keys without changing anything.
 	Status(ctx context.Context) (Status, error)
 	// Items is a page of keys in a state (Idle: any) and the cursor of the next

@@ -53,7 +53,7 @@ var auditRules = map[string]func(*env){
 		e.orphan("a")
 		e.advance(time.Hour)
 		e.none() // for ever, but for the audit
-		r := e.turn(workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAudit}}})
+		r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAudit}}})
 		if in := time.Duration(r.NextDue-r.Now) * time.Microsecond; r.Replies[0].Count != 1 || in != 20*time.Second {
 			e.Errorf("%d found, next due in %v, want the longest lease of 20 s", r.Replies[0].Count, in)
 		}
@@ -99,11 +99,11 @@ var auditRules = map[string]func(*env){
 		e.advance(3100 * time.Millisecond)
 		e.one("a")
 	}),
-	"settled, leased and audited in one turn": audited(func(e *env) {
+	"settled, leased and audited in one transaction": audited(func(e *env) {
 		e.adds(workqueue.Queued, "a", "b", "c")
 		ls := e.keys("a", "b", "c")
 		e.orphan("a", "b", "c")
-		r := e.turn(workqueue.Turn{
+		r := e.apply(workqueue.Transaction{
 			Ops: []workqueue.Op{
 				settle(ls[0], workqueue.Done), {Kind: workqueue.OpAudit}, settle(ls[1], workqueue.Done), settle(ls[2], workqueue.Release),
 			},
@@ -118,20 +118,20 @@ var auditRules = map[string]func(*env){
 	}),
 	"among many": audited(func(e *env) {
 		var lost []string
-		t := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1000}}}
+		t := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1000}}}
 		for i := range 3000 {
 			t.Ops = append(t.Ops, add("k"+strconv.Itoa(i)))
 			if i < 1000 && i%100 == 7 {
 				lost = append(lost, "k"+strconv.Itoa(i))
 			}
 		}
-		if n := len(e.turn(t).Leases); n != 1000 {
+		if n := len(e.apply(t).Leases); n != 1000 {
 			e.Fatalf("%d leases, want 1000", n)
 		}
 		e.orphan(lost...)
 		e.advance(6 * time.Second)
-		for range 4 { // at most so many in one turn
-			e.turn(workqueue.Turn{})
+		for range 4 { // at most so many in one transaction
+			e.apply(workqueue.Transaction{})
 		}
 		e.counts(workqueue.Counts{Ready: 2990, Processing: 10})
 		e.audit(10)

@@ -90,7 +90,7 @@ var backoffRules = map[string]func(*env){
 		e = e.with(withBackoff(workqueue.BackoffConfig{Initial: time.Second, Max: 5 * time.Second}))
 		delays := func(when string, wantA, wantB int64) {
 			e.Helper()
-			e.backoff(workqueue.OpBackoffReset, "other") // a turn that reads neither
+			e.backoff(workqueue.OpBackoffReset, "other") // a transaction that reads neither
 			if a, b := e.backoff(workqueue.OpBackoffGet, "a").Backoff.Delay, e.backoff(workqueue.OpBackoffGet, "b").Backoff.Delay; a != wantA || b != wantB {
 				e.Errorf("delays %d and %d %s, want %d and %d", a, b, when, wantA, wantB)
 			}
@@ -112,7 +112,7 @@ var backoffRules = map[string]func(*env){
 			e.Errorf("delay %d, want 1 s: reading knows no expiry", got)
 		}
 		if got := e.backoff(workqueue.OpBackoffGet, "a").Backoff.Delay; got != 0 {
-			e.Errorf("delay %d after a turn, want it swept", got)
+			e.Errorf("delay %d after a transaction, want it swept", got)
 		}
 	},
 }

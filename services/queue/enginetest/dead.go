@@ -21,7 +21,7 @@ var deadRules = map[string]func(*env){
 			e.Errorf("a retry beside the delay of the last one: %+v", r)
 		}
 		e.advance(1100 * time.Millisecond)
-		e.turn(workqueue.Turn{})
+		e.apply(workqueue.Transaction{})
 		if r := e.do(limited("a", 0)); r.Status != workqueue.AlreadyQueued {
 			e.Errorf("a retry of a key that waits: %+v", r)
 		}
@@ -82,13 +82,13 @@ var deadRules = map[string]func(*env){
 		e.end(e.one("b"), workqueue.Done, workqueue.Settled)
 		for n := range 4 {
 			holder := "w" + strconv.Itoa(n)
-			r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: holder, Max: 1}}})
+			r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: holder, Max: 1}}})
 			if len(r.Leases) != 1 || r.Leases[0].Attempt != n+1 {
 				e.Fatalf("delivery %d: %+v", n+1, r.Leases)
 			}
 			e.advance(2100 * time.Millisecond)
 		}
-		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 		if len(r.Leases) != 0 || r.Expired != 1 || r.Died != 1 || r.Counts.Dead != 1 {
 			e.Errorf("after the last delivery: %+v", r)
 		}
@@ -112,7 +112,7 @@ var deadRules = map[string]func(*env){
 		for range 3 {
 			e.one("a")
 			e.advance(2100 * time.Millisecond)
-			e.turn(workqueue.Turn{})
+			e.apply(workqueue.Transaction{})
 			if it := e.inspect("a"); it.State != workqueue.Ready || len(it.Holders) != 1 {
 				e.Fatalf("after a lease that was not settled: %+v", it)
 			}
@@ -125,7 +125,7 @@ var deadRules = map[string]func(*env){
 	"an add or a delay during the last delivery is not lost": func(e *env) {
 		e = newEnv(e.T, e.fx, workqueue.Config{LeaseFor: 2 * time.Second, MaxDeliveries: 1})
 		e.adds(workqueue.Queued, "a", "b")
-		if r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 2}}}); len(r.Leases) != 2 {
+		if r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 2}}}); len(r.Leases) != 2 {
 			e.Fatalf("leases %+v", r.Leases)
 		}
 		e.adds(workqueue.MarkedDirty, "a")

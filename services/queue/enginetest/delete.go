@@ -37,8 +37,8 @@ func deletion(t *testing.T, fx Fixture) {
 		if fx.Engine.Generation() == was {
 			t.Error("the generation is the same although keys are gone")
 		}
-		if _, err := e.q.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{add("a")}}); !errors.Is(err, engine.ErrNoQueue) {
-			t.Errorf("Turn = %v, want ErrNoQueue", err)
+		if _, err := e.q.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{add("a")}}); !errors.Is(err, engine.ErrNoQueue) {
+			t.Errorf("Apply = %v, want ErrNoQueue", err)
 		}
 		if err := fx.Engine.Delete(ctx, e.name, false); !errors.Is(err, engine.ErrNoQueue) {
 			t.Errorf("Delete of what was deleted = %v, want ErrNoQueue", err)
@@ -49,22 +49,22 @@ func deletion(t *testing.T, fx Fixture) {
 		}
 		e.q = q.Partitions()[0]
 		e.adds(workqueue.Queued, "a")
-		if r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}}); len(r.Leases) != 1 || r.Leases[0].Key != "a" {
+		if r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 9}}}); len(r.Leases) != 1 || r.Leases[0].Key != "a" {
 			t.Errorf("leases %v, want a alone", r.Leases)
 		}
 	})
 	t.Run("a queue with leased keys is deleted by force only", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{})
 		e.adds(workqueue.Queued, "a", "b")
-		lease := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
+		lease := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
 		if err := fx.Engine.Delete(ctx, e.name, false); !errors.Is(err, engine.ErrLeased) {
 			t.Fatalf("Delete = %v, want ErrLeased", err)
 		}
 		e.adds(workqueue.Queued, "c")
-		if r := e.turn(workqueue.Turn{Ops: []workqueue.Op{settle(lease, workqueue.Done)}}); r.Replies[0].Status != workqueue.Settled {
+		if r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{settle(lease, workqueue.Done)}}); r.Replies[0].Status != workqueue.Settled {
 			t.Errorf("after a refusal the lease is %v, want Settled", r.Replies[0].Status)
 		}
-		e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 		if err := fx.Engine.Delete(ctx, e.name, true); err != nil {
 			t.Fatal(err)
 		}
@@ -90,19 +90,19 @@ func deletion(t *testing.T, fx Fixture) {
 			t.Fatal(err)
 		}
 		for i, p := range q.Partitions() {
-			if _, err := p.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{add("key" + strconv.Itoa(i))}}); err != nil {
+			if _, err := p.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{add("key" + strconv.Itoa(i))}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		last := q.Partitions()[parts-1]
-		r, err := last.Turn(ctx, &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		r, err := last.Apply(ctx, &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 		if err != nil || len(r.Leases) != 1 {
 			t.Fatal(r, err)
 		}
 		if err := fx.Engine.Delete(ctx, name, false); !errors.Is(err, engine.ErrLeased) {
 			t.Fatalf("Delete = %v, want ErrLeased", err)
 		}
-		if _, err := last.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{settle(r.Leases[0], workqueue.Done)}}); err != nil {
+		if _, err := last.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{settle(r.Leases[0], workqueue.Done)}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := fx.Engine.Delete(ctx, name, false); err != nil {
@@ -119,8 +119,8 @@ func deletion(t *testing.T, fx Fixture) {
 			}
 		}
 		for i, p := range q.Partitions() {
-			if _, err := p.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{add("k")}}); !errors.Is(err, engine.ErrNoQueue) {
-				t.Errorf("a turn of the partition %d before = %v, want ErrNoQueue", i, err)
+			if _, err := p.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{add("k")}}); !errors.Is(err, engine.ErrNoQueue) {
+				t.Errorf("a transaction of the partition %d before = %v, want ErrNoQueue", i, err)
 			}
 		}
 	})

@@ -59,8 +59,8 @@ func expiry(t *testing.T, fx Fixture) {
 			t.Errorf("it is among the names %v, %v", names, err)
 		}
 		for i, p := range e.of.Partitions() {
-			if _, err := p.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{add("a")}}); !errors.Is(err, engine.ErrNoQueue) {
-				t.Errorf("a turn of partition %d = %v, want ErrNoQueue", i, err)
+			if _, err := p.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{add("a")}}); !errors.Is(err, engine.ErrNoQueue) {
+				t.Errorf("a transaction of partition %d = %v, want ErrNoQueue", i, err)
 			}
 		}
 		if err := fx.Engine.Keep(ctx, e.name); !errors.Is(err, engine.ErrNoQueue) {
@@ -109,8 +109,8 @@ func expiry(t *testing.T, fx Fixture) {
 				t.Fatalf("Expire = %v, want ErrInUse", err)
 			}
 			for _, p := range e.of.Partitions() {
-				if _, err := p.Turn(ctx, &workqueue.Turn{Ops: []workqueue.Op{add("b")}}); err != nil {
-					t.Errorf("a turn after the refusal: %v", err)
+				if _, err := p.Apply(ctx, &workqueue.Transaction{Ops: []workqueue.Op{add("b")}}); err != nil {
+					t.Errorf("a transaction after the refusal: %v", err)
 				}
 			}
 		})
@@ -142,17 +142,17 @@ func expiry(t *testing.T, fx Fixture) {
 			if err := fx.Engine.Expire(ctx, e.name, seen); !errors.Is(err, engine.ErrInUse) {
 				t.Fatalf("Expire = %v, want ErrInUse", err)
 			}
-			if c := e.turn(workqueue.Turn{}).Counts; c == (workqueue.Counts{}) {
+			if c := e.apply(workqueue.Transaction{}).Counts; c == (workqueue.Counts{}) {
 				t.Error("its key is gone")
 			}
 		})
 	}
-	everywhere("looks and turns without a reason from outside are no use", func(t *testing.T, e *env) {
+	everywhere("looks and transactions without a reason from outside are no use", func(t *testing.T, e *env) {
 		e.T = t
 		e.advance(long)
 		seen := idle(t, e.name)
 		for _, p := range e.of.Partitions() {
-			if _, err := p.Turn(ctx, &workqueue.Turn{}); err != nil {
+			if _, err := p.Apply(ctx, &workqueue.Transaction{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := p.Status(ctx); err != nil {

@@ -27,7 +27,7 @@ func ExpiryLosesNothing(t *testing.T, engines []engine.Engine, parts int, seed u
 	working, done := context.WithCancel(ctx)
 	var adders, others sync.WaitGroup
 	for i, e := range engines {
-		s := &server{Engine: e, turns: make([]sync.Mutex, parts)}
+		s := &server{Engine: e, transactions: make([]sync.Mutex, parts)}
 		for n := range 2 {
 			g := rand.New(rand.NewPCG(seed, uint64(3*i+n)))
 			adders.Go(func() { x.add(ctx, s, g, strconv.Itoa(i)+"/"+strconv.Itoa(n)) })
@@ -76,16 +76,16 @@ func (x *race) end(e engine.Engine) {
 	x.t.Errorf("when nobody uses it any more, it does not expire: %v", err)
 }
 
-// server is an engine whose turns of one partition do not overlap.
+// server is an engine whose transactions of one partition do not overlap.
 type server struct {
 	engine.Engine
-	turns []sync.Mutex
+	transactions []sync.Mutex
 }
 
-func (s *server) turn(ctx context.Context, q engine.Queue, part int, t *workqueue.Turn) (*workqueue.Result, error) {
-	s.turns[part].Lock()
-	defer s.turns[part].Unlock()
-	return q.Partitions()[part].Turn(ctx, t)
+func (s *server) apply(ctx context.Context, q engine.Queue, part int, t *workqueue.Transaction) (*workqueue.Result, error) {
+	s.transactions[part].Lock()
+	defer s.transactions[part].Unlock()
+	return q.Partitions()[part].Apply(ctx, t)
 }
 
 type race struct {
@@ -122,7 +122,7 @@ func (x *race) add(ctx context.Context, e *server, g *rand.Rand, who string) {
 			}
 		}
 		key := who + "/" + strconv.Itoa(n)
-		r, err := e.turn(ctx, q, engine.PartitionOf(key, x.cfg.Partitions), &workqueue.Turn{Ops: []workqueue.Op{add(key)}})
+		r, err := e.apply(ctx, q, engine.PartitionOf(key, x.cfg.Partitions), &workqueue.Transaction{Ops: []workqueue.Op{add(key)}})
 		if errors.Is(err, engine.ErrNoQueue) {
 			q = nil
 			continue
@@ -157,12 +157,12 @@ func (x *race) work(ctx context.Context, e *server, g *rand.Rand) {
 			}
 		}
 		for part := range q.Partitions() {
-			r, err := e.turn(ctx, q, part, &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 10}}})
+			r, err := e.apply(ctx, q, part, &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 10}}})
 			if err != nil {
 				q = nil
 				break
 			}
-			back := &workqueue.Turn{}
+			back := &workqueue.Transaction{}
 			x.mu.Lock()
 			for _, l := range r.Leases {
 				x.handed[l.Key] = true
@@ -172,7 +172,7 @@ func (x *race) work(ctx context.Context, e *server, g *rand.Rand) {
 			if len(back.Ops) == 0 {
 				continue
 			}
-			if _, err := e.turn(ctx, q, part, back); err != nil && ctx.Err() == nil {
+			if _, err := e.apply(ctx, q, part, back); err != nil && ctx.Err() == nil {
 				x.t.Errorf("settlements: %v", err)
 			}
 		}

@@ -40,7 +40,7 @@ func Ops(t *testing.T) int {
 	return n
 }
 
-// Model drives an engine with random turns and compares every answer with
+// Model drives an engine with random transactions and compares every answer with
 // core/workqueue at the engine's own times, once per configuration. It does at
 // least ops operations altogether.
 func Model(t *testing.T, fx Fixture, seed uint64, ops int) {
@@ -116,16 +116,16 @@ func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
 	g := gens[0]
 	for done := 0; done < ops; {
 		p := g.IntN(len(parts))
-		turn := gens[p].Turn()
-		done += len(turn.Ops) + 1
-		got, err := parts[p].Turn(t.Context(), &turn)
+		tx := gens[p].Next()
+		done += len(tx.Ops) + 1
+		got, err := parts[p].Apply(t.Context(), &tx)
 		if err != nil {
-			t.Fatalf("seed %d, after %d operations: Turn: %v", seed, done, err)
+			t.Fatalf("seed %d, after %d operations: Apply: %v", seed, done, err)
 		}
-		want := oracles[p].Turn(got.Now, &turn)
+		want := oracles[p].Apply(got.Now, &tx)
 		if !same(got, want) {
-			t.Fatalf("seed %d, after %d operations, partition %d: turn %+v\n(-engine +oracle):\n%s",
-				seed, done, p, turn, cmp.Diff(got, want, cmpopts.EquateEmpty()))
+			t.Fatalf("seed %d, after %d operations, partition %d: transaction %+v\n(-engine +oracle):\n%s",
+				seed, done, p, tx, cmp.Diff(got, want, cmpopts.EquateEmpty()))
 		}
 		gens[p].Learn(got)
 		if g.IntN(4) == 0 {
@@ -135,19 +135,19 @@ func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
 			}
 			fx.Advance(d)
 		}
-		if fx.Step != nil && g.IntN(300) == 0 { // every partition puts it right at its next turn
+		if fx.Step != nil && g.IntN(300) == 0 { // every partition puts it right at its next transaction
 			fx.Step(time.Duration((g.Float64() - 0.5) * float64(2*time.Hour)))
 			for p := range parts {
 				before := oracles[p].Counts()
-				r, err := parts[p].Turn(t.Context(), &workqueue.Turn{})
+				r, err := parts[p].Apply(t.Context(), &workqueue.Transaction{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if c := r.Corrected; c != nil {
 					oracles[p].Correct(c.Now, c.By)
-					oracles[p].Turn(c.Now, &workqueue.Turn{})
+					oracles[p].Apply(c.Now, &workqueue.Transaction{})
 				}
-				if want := oracles[p].Turn(r.Now, &workqueue.Turn{}); !same(uncorrected(r), want) {
+				if want := oracles[p].Apply(r.Now, &workqueue.Transaction{}); !same(uncorrected(r), want) {
 					t.Fatalf("seed %d, after %d operations, partition %d, counts %+v, a step put right by %+v\n(-engine +oracle):\n%s",
 						seed, done, p, before, r.Corrected, cmp.Diff(r, want, cmpopts.EquateEmpty()))
 				}
@@ -168,15 +168,15 @@ func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
 
 // reconfigure changes the engine's queue, and the oracle of its first
 // partition at the same time. An engine does not tell that time: it is
-// the one, between two turns, after which the dispatch limiter has the tokens
+// the one, between two transactions, after which the dispatch limiter has the tokens
 // that the engine's has.
 func reconfigure(e *env, oracle *workqueue.Machine, cfg workqueue.Config) {
 	e.Helper()
-	tokens := workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: workqueue.MaxTokens}}}
-	before := e.turn(workqueue.Turn{})
-	oracle.Turn(before.Now, &workqueue.Turn{})
+	tokens := workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: workqueue.MaxTokens}}}
+	before := e.apply(workqueue.Transaction{})
+	oracle.Apply(before.Now, &workqueue.Transaction{})
 	e.configure(cfg)
-	got := e.turn(tokens)
+	got := e.apply(tokens)
 	at := []int64{before.Now, got.Now}
 	if d := cfg.Dispatch; d != nil { // an empty bucket's next token but those taken came an interval after
 		empty := float64(got.Replies[0].Next) - float64(got.Replies[0].Count+1)*(1e6/d.QPS)
@@ -190,16 +190,16 @@ func reconfigure(e *env, oracle *workqueue.Machine, cfg workqueue.Config) {
 		}
 		m := workqueue.Restore(was)
 		m.Configure(at, cfg)
-		if want = m.Turn(got.Now, &tokens); same(got, want) {
+		if want = m.Apply(got.Now, &tokens); same(got, want) {
 			oracle.Configure(at, cfg)
-			oracle.Turn(got.Now, &tokens)
+			oracle.Apply(got.Now, &tokens)
 			return
 		}
 	}
 	e.Fatalf("configured %+v: no time explains the tokens\n(-engine +oracle):\n%s", cfg.Dispatch, cmp.Diff(got, want, cmpopts.EquateEmpty()))
 }
 
-// uncorrected is a result without what was done before its turn.
+// uncorrected is a result without what was done before its transaction.
 func uncorrected(r *workqueue.Result) *workqueue.Result {
 	out := *r
 	out.Corrected = nil
@@ -214,22 +214,22 @@ func same(got, want *workqueue.Result) bool {
 	return cmp.Equal(got, want, cmpopts.EquateEmpty())
 }
 
-// Gen makes random turns over few keys, so that they meet.
+// Gen makes random transactions over few keys, so that they meet.
 type Gen struct {
 	*rand.Rand
 	away    bool // of a partition that is not the first
 	buckets int
 	now     int64
 	leases  []workqueue.Lease // some live, some stale
-	many    bool              // more keys, ids and operations than a turn sweeps
+	many    bool              // more keys, ids and operations than a transaction sweeps
 }
 
-// NewGen makes turns of one partition, away from a number of buckets or not.
+// NewGen makes transactions of one partition, away from a number of buckets or not.
 func NewGen(r *rand.Rand, away bool, buckets int) *Gen {
 	return &Gen{Rand: r, away: away, buckets: buckets}
 }
 
-// Learn remembers the leases of a turn, for operations on them.
+// Learn remembers the leases of a transaction, for operations on them.
 func (g *Gen) Learn(r *workqueue.Result) {
 	g.now = r.Now
 	g.leases = append(g.leases, r.Leases...)
@@ -238,9 +238,9 @@ func (g *Gen) Learn(r *workqueue.Result) {
 	}
 }
 
-// Turn is the next turn.
-func (g *Gen) Turn() workqueue.Turn {
-	t := workqueue.Turn{Away: g.away}
+// Next is the next transaction.
+func (g *Gen) Next() workqueue.Transaction {
+	t := workqueue.Transaction{Away: g.away}
 	if g.away {
 		t.Admitted = g.IntN(5)
 		for range g.buckets {
@@ -274,7 +274,7 @@ func (g *Gen) Turn() workqueue.Turn {
 
 func (g *Gen) key() string { return "key-" + strconv.Itoa(g.of(25)) }
 
-// of is a number below n, or below as many as a turn cannot sweep.
+// of is a number below n, or below as many as a transaction cannot sweep.
 func (g *Gen) of(n int) int {
 	if g.many {
 		n *= 100

@@ -36,7 +36,7 @@ func limiters(t *testing.T, fx Fixture) {
 			for i := range 30 {
 				op := add("k")
 				op.Limited, op.Last = true, true
-				r := e.turn(workqueue.Turn{Ops: []workqueue.Op{op}})
+				r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{op}})
 				want := l.When(i, r.Now, tats)
 				got := time.Duration(0)
 				if r.Replies[0].Status == workqueue.Delayed {
@@ -69,9 +69,9 @@ func administration(t *testing.T, fx Fixture) {
 			t.Errorf("lease time %v, want 3s", got)
 		}
 		// The value from before follows.
-		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 		e.after(r, r.Leases[0].Deadline, 3*time.Second)
-		r = e.turn(workqueue.Turn{Ops: []workqueue.Op{settle(r.Leases[0], workqueue.Retry)}})
+		r = e.apply(workqueue.Transaction{Ops: []workqueue.Op{settle(r.Leases[0], workqueue.Retry)}})
 		e.after(r, r.Replies[0].ReadyAt, 7*time.Second)
 		names, err := fx.Engine.Names(ctx)
 		if err != nil || !slices.Contains(names, e.name) || !slices.IsSorted(names) {

@@ -49,7 +49,7 @@ var operatorRules = map[string]func(*env){
 		e.wants(workqueue.OpRetryNow, "late", workqueue.Unchanged)
 		e.keys("late", "a")
 		e.advance(2 * time.Hour)
-		e.turn(workqueue.Turn{})
+		e.apply(workqueue.Transaction{})
 		e.counts(workqueue.Counts{Ready: 2}) // expired leases, no second run
 	},
 	"RetryNow: a dead key comes back without its failures": func(e *env) {
@@ -108,7 +108,7 @@ var operatorRules = map[string]func(*env){
 		op := add("a")
 		op.Trace = "00-x"
 		op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("p", 1, "50"))}
-		e.turn(workqueue.Turn{Ops: []workqueue.Op{
+		e.apply(workqueue.Transaction{Ops: []workqueue.Op{
 			op, limited("a", 0),
 			{Kind: workqueue.OpSave, Key: "a", Token: l.Token, More: &workqueue.More{Data: []byte("data")}},
 			{Kind: workqueue.OpExpect, Key: "a", Token: l.Token, More: &workqueue.More{Owner: "u", Creates: []string{"c"}}},
@@ -131,7 +131,7 @@ var operatorRules = map[string]func(*env){
 			e.Errorf("lease %+v after a deletion", ls[1])
 		}
 		e.advance(2 * time.Hour)
-		e.turn(workqueue.Turn{})
+		e.apply(workqueue.Transaction{})
 		e.counts(workqueue.Counts{Ready: 2})
 	},
 	"Delete: dead and delayed keys go, and what is only remembered": func(e *env) {
@@ -149,7 +149,7 @@ var operatorRules = map[string]func(*env){
 	},
 	"Delete: one key of several in line": func(e *env) {
 		e.adds(workqueue.Queued, "a", "b", "c")
-		r := e.turn(workqueue.Turn{
+		r := e.apply(workqueue.Transaction{
 			Ops:   []workqueue.Op{of(workqueue.OpDelete, "b"), add("d"), of(workqueue.OpDelete, "d"), add("b")},
 			Takes: []workqueue.Take{{Holder: "w", Max: 10}},
 		})

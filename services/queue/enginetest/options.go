@@ -189,7 +189,7 @@ var optionRules = map[string]func(*env){
 		e = e.with(workqueue.Config{LeaseFor: 2 * time.Second, MaxLease: 5 * time.Second})
 		e.adds(workqueue.Queued, "a", "b", "c")
 		for _, tc := range []struct{ ask, want time.Duration }{{0, 2 * time.Second}, {4 * time.Second, 4 * time.Second}, {time.Minute, 5 * time.Second}} {
-			r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: tc.ask.Microseconds()}}})
+			r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: tc.ask.Microseconds()}}})
 			if len(r.Leases) != 1 {
 				e.Fatalf("asked for %v: %d leases, want 1", tc.ask, len(r.Leases))
 			}
@@ -198,7 +198,7 @@ var optionRules = map[string]func(*env){
 				continue
 			}
 			e.advance(3 * time.Second)
-			r = e.turn(workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: "c", Token: r.Leases[0].Token, For: 60e6}}})
+			r = e.apply(workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: "c", Token: r.Leases[0].Token, For: 60e6}}})
 			e.after(r, r.Replies[0].Deadline, 5*time.Second)
 		}
 	},
@@ -217,7 +217,7 @@ var optionRules = map[string]func(*env){
 		op := limited("a", 0)
 		op.Last = true
 		for i, want := range []time.Duration{8 * time.Millisecond, 16 * time.Millisecond, 1000 * time.Second} {
-			r := e.turn(workqueue.Turn{Ops: []workqueue.Op{op}})
+			r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{op}})
 			if got := r.Replies[0]; got.Requeues != 4+i {
 				e.Errorf("call %d: %d requeues, want %d", i, got.Requeues, 4+i)
 			}
@@ -230,12 +230,12 @@ var optionRules = map[string]func(*env){
 
 // dispatchRules need what only a store tells.
 var dispatchRules = map[string]func(*env){
-	"KeepLeases: no lease expires in such a turn, and keys that are ready and due go on": func(e *env) {
+	"KeepLeases: no lease expires in such a transaction, and keys that are ready and due go on": func(e *env) {
 		e.adds(workqueue.Queued, "a")
 		e.one("a")
 		e.do(addAfter("b", time.Second))
 		e.advance(time.Minute)
-		r := e.turn(workqueue.Turn{KeepLeases: true, Takes: []workqueue.Take{{Holder: "w", Max: 5}}})
+		r := e.apply(workqueue.Transaction{KeepLeases: true, Takes: []workqueue.Take{{Holder: "w", Max: 5}}})
 		if len(r.Leases) != 1 || r.Leases[0].Key != "b" || r.Expired != 0 || r.NextDue != 0 {
 			e.Errorf("leases %v, %d expired, next due %d: want b, and nothing due", names(r.Leases), r.Expired, r.NextDue)
 		}
@@ -244,19 +244,19 @@ var dispatchRules = map[string]func(*env){
 	"the next due time tells when the dispatch limiter has its next token": func(e *env) {
 		e = e.with(workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}, MaxLease: time.Hour})
 		e.adds(workqueue.Queued, "a")
-		if got := e.turn(workqueue.Turn{}).NextDue; got != 0 {
+		if got := e.apply(workqueue.Transaction{}).NextDue; got != 0 {
 			e.Errorf("next due %d while a token is there, want none", got)
 		}
-		first := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: time.Hour.Microseconds()}}})
+		first := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: time.Hour.Microseconds()}}})
 		if len(first.Leases) != 1 || first.NextDue != first.Leases[0].Deadline {
 			e.Fatalf("next due %d with nothing ready, want the deadline", first.NextDue)
 		}
 		e.adds(workqueue.Queued, "b")
-		if r := e.turn(workqueue.Turn{}); r.NextDue != first.Now+100e6 {
+		if r := e.apply(workqueue.Transaction{}); r.NextDue != first.Now+100e6 {
 			e.Errorf("next due %d, want the next token 100 s after %d", r.NextDue, first.Now)
 		}
 		e.do(workqueue.Op{Kind: workqueue.OpPause})
-		if r := e.turn(workqueue.Turn{}); r.NextDue != first.Leases[0].Deadline {
+		if r := e.apply(workqueue.Transaction{}); r.NextDue != first.Leases[0].Deadline {
 			e.Errorf("next due %d of a paused queue, want the deadline", r.NextDue)
 		}
 	},
@@ -266,12 +266,12 @@ var dispatchRules = map[string]func(*env){
 		e.adds(workqueue.Queued, "a", "b", "c", "d")
 		e.keys("a", "b")
 		e.advance(60 * time.Second)
-		before := e.turn(workqueue.Turn{}).NextDue
+		before := e.apply(workqueue.Transaction{}).NextDue
 		for i := range 3 {
 			cfg.Dispatch = new(*cfg.Dispatch)
 			cfg.LeaseFor = time.Duration(i) * time.Minute // the first one changes nothing at all
 			e.configure(cfg)
-			if got := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}}); len(got.Leases) != 0 || got.NextDue != before {
+			if got := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 9}}}); len(got.Leases) != 0 || got.NextDue != before {
 				e.Fatalf("configuration %d: leased %v, next token at %d, want none before %d", i, names(got.Leases), got.NextDue, before)
 			}
 		}
@@ -282,16 +282,16 @@ var dispatchRules = map[string]func(*env){
 		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}, LeaseFor: time.Hour}
 		e = e.with(cfg)
 		e.adds(workqueue.Queued, "a", "b", "c", "d", "e")
-		last := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
+		last := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
 		if diff := cmp.Diff(names(last.Leases), []string{"a"}); diff != "" {
 			e.Fatalf("at once (-got +want):\n%s", diff)
 		}
 		for _, rate := range []workqueue.Rate{{QPS: 0.1, Burst: 1}, {QPS: 0.02, Burst: 2}, {QPS: 0.02, Burst: 3}, {QPS: 0.3, Burst: 1}} {
 			e.advance(time.Second)
 			cfg.Dispatch = &rate
-			from := e.turn(workqueue.Turn{}).Now
+			from := e.apply(workqueue.Transaction{}).Now
 			e.configure(cfg)
-			r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
+			r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
 			interval := int64(1e6 / rate.QPS)
 			if len(r.Leases) != 0 || r.NextDue < from+interval || r.NextDue > r.Now+interval+1 {
 				e.Fatalf("%+v: leased %v, next token at %d, want it %d after the change at %d to %d", rate, names(r.Leases), r.NextDue, interval, from, r.Now)

@@ -11,14 +11,14 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// partitions checks turns that are away from the queue's buckets.
+// partitions checks transactions that are away from the queue's buckets.
 func partitions(t *testing.T, fx Fixture) {
-	do := func(t *testing.T, e *env, p int, in workqueue.Turn) *workqueue.Result {
+	do := func(t *testing.T, e *env, p int, in workqueue.Transaction) *workqueue.Result {
 		t.Helper()
 		if n := len(e.of.Partitions()); p >= n {
 			t.Fatalf("%d partitions, want more than %d", n, p)
 		}
-		r, err := e.of.Partitions()[p].Turn(t.Context(), &in)
+		r, err := e.of.Partitions()[p].Apply(t.Context(), &in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,10 +33,10 @@ func partitions(t *testing.T, fx Fixture) {
 			t.Fatalf("%d partitions, want 4", n)
 		}
 		for p := range 4 {
-			do(t, e, p, workqueue.Turn{Away: p > 0, Ops: []workqueue.Op{add("k" + strconv.Itoa(p))}})
+			do(t, e, p, workqueue.Transaction{Away: p > 0, Ops: []workqueue.Op{add("k" + strconv.Itoa(p))}})
 		}
 		for p := range 4 {
-			r := do(t, e, p, workqueue.Turn{Away: p > 0, Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
+			r := do(t, e, p, workqueue.Transaction{Away: p > 0, Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
 			if diff := cmp.Diff(names(r.Leases), []string{"k" + strconv.Itoa(p)}); diff != "" {
 				t.Errorf("partition %d leased (-got +want):\n%s", p, diff)
 			}
@@ -48,7 +48,7 @@ func partitions(t *testing.T, fx Fixture) {
 	})
 	t.Run("one is paused and closed apart from the others", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2})
-		do(t, e, 1, workqueue.Turn{Away: true, Ops: []workqueue.Op{{Kind: workqueue.OpPause}, {Kind: workqueue.OpClose}}})
+		do(t, e, 1, workqueue.Transaction{Away: true, Ops: []workqueue.Op{{Kind: workqueue.OpPause}, {Kind: workqueue.OpClose}}})
 		for p, want := range []bool{false, true} {
 			if st, err := e.of.Partitions()[p].Status(t.Context()); err != nil || st.Paused != want || st.Closed != want {
 				t.Errorf("partition %d: Status = %+v, %v", p, st, err)
@@ -58,7 +58,7 @@ func partitions(t *testing.T, fx Fixture) {
 	t.Run("tokens that the first reserved are spent by another", func(t *testing.T) {
 		l := backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{bucket(0.5, 2), bucket(0.1, 10)}}
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Limiter: &l})
-		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpReserve, Count: 3}, limited("here", 0), {Kind: workqueue.OpReserve}}})
+		r := do(t, e, 0, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpReserve, Count: 3}, limited("here", 0), {Kind: workqueue.OpReserve}}})
 		from := float64(r.Now)
 		want := workqueue.Reply{Count: 3, From: []float64{from, from}}
 		if diff := cmp.Diff(r.Replies[0], want); diff != "" {
@@ -70,7 +70,7 @@ func partitions(t *testing.T, fx Fixture) {
 		if got := r.Replies[1].ReadyAt - r.Now; got != 4e6 { // the fourth token of two at once, one in 2 s
 			t.Errorf("a charge behind the reserved ones waits %d us, want 4 s", got)
 		}
-		away := workqueue.Turn{Away: true, Reserved: []workqueue.Reserved{{From: from, Count: 3}, {From: from, Count: 3}}}
+		away := workqueue.Transaction{Away: true, Reserved: []workqueue.Reserved{{From: from, Count: 3}, {From: from, Count: 3}}}
 		away.Ops = []workqueue.Op{limited("a", 0), limited("b", 0), limited("c", 0)}
 		got := do(t, e, 1, away)
 		late := got.Now - r.Now
@@ -90,7 +90,7 @@ func partitions(t *testing.T, fx Fixture) {
 	t.Run("tokens that were not spent are given back", func(t *testing.T) {
 		l := bucket(0.01, 2)
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Limiter: &l})
-		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{
+		r := do(t, e, 0, workqueue.Transaction{Ops: []workqueue.Op{
 			{Kind: workqueue.OpReserve, Count: 2}, {Kind: workqueue.OpReserve, Count: -1}, limited("a", 0), limited("b", 0),
 		}})
 		want := []workqueue.Reply{
@@ -106,12 +106,12 @@ func partitions(t *testing.T, fx Fixture) {
 	t.Run("the dispatch limiter admits leases of another", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 5}})
 		admit := func(n int) workqueue.Reply {
-			return do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: n}}}).Replies[0]
+			return do(t, e, 0, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: n}}}).Replies[0]
 		}
 		if got := admit(3); got.Count != 3 || got.Next != 0 {
 			t.Errorf("three of five: %+v", got)
 		}
-		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: 9}}})
+		r := do(t, e, 0, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: 9}}})
 		if got := r.Replies[0]; got.Count != 2 || got.Next < r.Now+90e6 || got.Next > r.Now+100e6 {
 			t.Errorf("nine of two: %+v, want the next in about 100 s", got)
 		}
@@ -119,7 +119,7 @@ func partitions(t *testing.T, fx Fixture) {
 		if got := admit(9); got.Count != 2 {
 			t.Errorf("after two came back: %+v", got)
 		}
-		in := workqueue.Turn{Away: true, Admitted: 2, Takes: []workqueue.Take{{Holder: "v", Max: 1}, {Holder: "w", Max: 5}}}
+		in := workqueue.Transaction{Away: true, Admitted: 2, Takes: []workqueue.Take{{Holder: "v", Max: 1}, {Holder: "w", Max: 5}}}
 		for i := range 4 {
 			in.Ops = append(in.Ops, add("k"+strconv.Itoa(i)))
 		}
@@ -133,11 +133,11 @@ func partitions(t *testing.T, fx Fixture) {
 	})
 	t.Run("without a dispatch limiter all are admitted", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2})
-		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: 7}, {Kind: workqueue.OpAdmit, Count: -7}}})
+		r := do(t, e, 0, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: 7}, {Kind: workqueue.OpAdmit, Count: -7}}})
 		if diff := cmp.Diff(r.Replies, []workqueue.Reply{{Count: 7}, {}}); diff != "" {
 			t.Errorf("(-got +want):\n%s", diff)
 		}
-		r = do(t, e, 1, workqueue.Turn{Away: true, Ops: []workqueue.Op{add("a")}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+		r = do(t, e, 1, workqueue.Transaction{Away: true, Ops: []workqueue.Op{add("a")}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 		if len(r.Leases) != 1 {
 			t.Error("no lease although nothing limits them")
 		}
@@ -146,12 +146,12 @@ func partitions(t *testing.T, fx Fixture) {
 		e := newEnv(t, fx, workqueue.Config{})
 		e.adds(workqueue.Queued, "a", "b")
 		ls := e.keys("a", "b")
-		r := e.turn(workqueue.Turn{Ops: []workqueue.Op{add("b"), settle(ls[0], workqueue.Dead), settle(ls[1], workqueue.Dead)}})
+		r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{add("b"), settle(ls[0], workqueue.Dead), settle(ls[1], workqueue.Dead)}})
 		if r.Died != 1 {
 			t.Errorf("%d keys became dead, want 1: the other was dirty", r.Died)
 		}
 	})
-	t.Run("aging counts the leases of a partition, in any number of turns", func(t *testing.T) {
+	t.Run("aging counts the leases of a partition, in any number of transactions", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{Aging: time.Second})
 		e.do(addP("low", -4))
 		e.advance(2 * time.Second)

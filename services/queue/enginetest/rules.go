@@ -87,7 +87,7 @@ var addRules = map[string]func(*env){
 		e.none()
 	},
 	"a key raised inside one transaction is not leased twice": func(e *env) {
-		r := e.turn(workqueue.Turn{
+		r := e.apply(workqueue.Transaction{
 			Ops:   []workqueue.Op{addP("foo", 0), addP("foo", 2), addP("bar", 0), addP("foo", 0)},
 			Takes: []workqueue.Take{{Holder: "a", Max: 1}, {Holder: "b", Max: 5}},
 		})
@@ -122,7 +122,7 @@ var leaseRules = map[string]func(*env){
 		l := e.one("a")
 		e.adds(workqueue.MarkedDirty, "a")
 		e.advance(31 * time.Second)
-		r := e.turn(workqueue.Turn{})
+		r := e.apply(workqueue.Transaction{})
 		if !e.fx.Remote && r.Expired != 1 || r.Counts != (workqueue.Counts{Ready: 1}) {
 			e.Fatalf("expired %d, counts %+v", r.Expired, r.Counts)
 		}
@@ -137,7 +137,7 @@ var leaseRules = map[string]func(*env){
 		e.adds(workqueue.Queued, "a")
 		l := e.one("a")
 		e.advance(31 * time.Second)
-		e.turn(workqueue.Turn{})
+		e.apply(workqueue.Transaction{})
 		e.end(l, workqueue.Done, workqueue.Lost) // waits again
 		l2 := e.one("a")
 		for _, o := range []workqueue.Outcome{workqueue.Done, workqueue.Forget, workqueue.Retry, workqueue.After, workqueue.Release, workqueue.Dead} {
@@ -170,7 +170,7 @@ var leaseRules = map[string]func(*env){
 		}
 		e.none()
 		e.advance(31 * time.Second)
-		e.turn(workqueue.Turn{})
+		e.apply(workqueue.Transaction{})
 		if got := e.do(ext); got.Status != workqueue.Lost {
 			e.Errorf("extend after expiry: status %d, want Lost", got.Status)
 		}
@@ -178,7 +178,7 @@ var leaseRules = map[string]func(*env){
 	},
 	"a worker may ask for its own lease time": func(e *env) {
 		e.adds(workqueue.Queued, "a")
-		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: 2e6}}})
+		r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: 2e6}}})
 		e.after(r, r.Leases[0].Deadline, 2*time.Second)
 	},
 	"tokens grow although many are given in one microsecond": func(e *env) {
@@ -317,7 +317,7 @@ var timeRules = map[string]func(*env){
 
 // storeRules need what only a store tells.
 var storeRules = map[string]func(*env){
-	"turns without operations tell when what is kept for a time expires, and free it": func(e *env) {
+	"transactions without operations tell when what is kept for a time expires, and free it": func(e *env) {
 		op := add("a")
 		op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("p", 1, "7"))}
 		e.do(op)
@@ -329,11 +329,11 @@ var storeRules = map[string]func(*env){
 				e.Errorf("next sweep in %v, want 5 min", time.Duration(in)*time.Microsecond)
 			}
 		}
-		about(e.turn(workqueue.Turn{}))
+		about(e.apply(workqueue.Transaction{}))
 		e.advance(5 * time.Minute)
-		about(e.turn(workqueue.Turn{})) // the barrier's time is over; the entry is left
+		about(e.apply(workqueue.Transaction{})) // the barrier's time is over; the entry is left
 		e.advance(6 * time.Minute)
-		if r := e.turn(workqueue.Turn{}); r.NextSweep != 0 {
+		if r := e.apply(workqueue.Transaction{}); r.NextSweep != 0 {
 			e.Errorf("next sweep at %d, want none: nothing is kept", r.NextSweep)
 		}
 	},
@@ -367,29 +367,29 @@ var storeRules = map[string]func(*env){
 	},
 	"the next due time is the earliest of delays and leases": func(e *env) {
 		d := e.do(addAfter("a", 5*time.Second)).ReadyAt
-		if got := e.turn(workqueue.Turn{}).NextDue; got != d {
+		if got := e.apply(workqueue.Transaction{}).NextDue; got != d {
 			e.Errorf("next due %d, want %d", got, d)
 		}
 		e.adds(workqueue.Queued, "b")
-		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: 2e6}}})
+		r := e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: 2e6}}})
 		if r.NextDue != r.Leases[0].Deadline {
 			e.Errorf("next due %d, want the deadline %d", r.NextDue, r.Leases[0].Deadline)
 		}
 	},
 	"adds are transitions to waiting, retries are delayed or limited adds": func(e *env) {
-		r := e.turn(workqueue.Turn{
+		r := e.apply(workqueue.Transaction{
 			Ops:   []workqueue.Op{add("a"), add("a"), add("b"), addAfter("c", time.Second), addAfter("c", 2*time.Second)},
 			Takes: []workqueue.Take{{Holder: "w", Max: 1}},
 		})
 		if r.Added != 2 || r.Retried != 2 {
 			e.Errorf("added %d, retried %d, want 2 and 2", r.Added, r.Retried)
 		}
-		r = e.turn(workqueue.Turn{Ops: []workqueue.Op{add("a"), add("a"), settle(r.Leases[0], workqueue.Retry)}})
+		r = e.apply(workqueue.Transaction{Ops: []workqueue.Op{add("a"), add("a"), settle(r.Leases[0], workqueue.Retry)}})
 		if r.Added != 1 || r.Retried != 1 {
 			e.Errorf("added %d, retried %d, want 1 and 1", r.Added, r.Retried)
 		}
 		e.advance(2 * time.Second)
-		if r = e.turn(workqueue.Turn{}); r.Promoted != 2 || r.Added != 1 { // a was ready already
+		if r = e.apply(workqueue.Transaction{}); r.Promoted != 2 || r.Added != 1 { // a was ready already
 			e.Errorf("promoted %d, added %d, want 2 and 1", r.Promoted, r.Added)
 		}
 	},

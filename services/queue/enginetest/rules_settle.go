@@ -21,7 +21,7 @@ var settleRules = map[string]func(*env){
 			if l.Requeues != i {
 				e.Errorf("lease says %d requeues, want %d", l.Requeues, i)
 			}
-			r := e.turn(workqueue.Turn{Ops: []workqueue.Op{settle(l, workqueue.Retry)}})
+			r := e.apply(workqueue.Transaction{Ops: []workqueue.Op{settle(l, workqueue.Retry)}})
 			if got := r.Replies[0]; got.Status != workqueue.Settled || got.Requeues != i+1 {
 				e.Fatalf("retry %d = %+v", i, got)
 			}

@@ -27,7 +27,7 @@ type Fixture struct {
 	// hand may. Nil: it cannot be done.
 	Orphan func(t *testing.T, queue, key string)
 	// Remote says that the engine is reached through the services, whose
-	// answers leave out the store's clock, due times and what a turn moved.
+	// answers leave out the store's clock, due times and what a transaction moved.
 	Remote bool
 	// Operators says of a remote engine that it also carries the options, the
 	// operators' operations and the back-off calls. Others always do.
@@ -105,18 +105,18 @@ func (e *env) configure(cfg workqueue.Config) {
 	}
 }
 
-func (e *env) turn(t workqueue.Turn) *workqueue.Result {
+func (e *env) apply(t workqueue.Transaction) *workqueue.Result {
 	e.Helper()
-	r, err := e.q.Turn(e.Context(), &t)
+	r, err := e.q.Apply(e.Context(), &t)
 	if err != nil {
-		e.Fatalf("Turn: %v", err)
+		e.Fatalf("Apply: %v", err)
 	}
 	return r
 }
 
 func (e *env) do(op workqueue.Op) workqueue.Reply {
 	e.Helper()
-	return e.turn(workqueue.Turn{Ops: []workqueue.Op{op}}).Replies[0]
+	return e.apply(workqueue.Transaction{Ops: []workqueue.Op{op}}).Replies[0]
 }
 
 func add(key string) workqueue.Op {
@@ -149,7 +149,7 @@ func (e *env) adds(want workqueue.Status, keys ...string) {
 
 func (e *env) get(n int) []workqueue.Lease {
 	e.Helper()
-	return e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: n}}}).Leases
+	return e.apply(workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: n}}}).Leases
 }
 
 // one leases exactly the key wanted.
@@ -197,7 +197,7 @@ func (e *env) end(l workqueue.Lease, o workqueue.Outcome, want workqueue.Status)
 
 func (e *env) counts(want workqueue.Counts) {
 	e.Helper()
-	if diff := cmp.Diff(e.turn(workqueue.Turn{}).Counts, want); diff != "" {
+	if diff := cmp.Diff(e.apply(workqueue.Transaction{}).Counts, want); diff != "" {
 		e.Fatalf("counts (-got +want):\n%s", diff)
 	}
 	st, err := e.q.Status(e.Context())
@@ -209,7 +209,7 @@ func (e *env) counts(want workqueue.Counts) {
 	}
 }
 
-// after checks a time against the turn that gave it.
+// after checks a time against the transaction that gave it.
 func (e *env) after(r *workqueue.Result, at int64, want time.Duration) {
 	e.Helper()
 	tolerance := int64(0)
@@ -217,7 +217,7 @@ func (e *env) after(r *workqueue.Result, at int64, want time.Duration) {
 		tolerance = 900_000
 	}
 	if got := at - r.Now; got < want.Microseconds()-tolerance || got > want.Microseconds()+tolerance {
-		e.Errorf("%v after the turn, want %v", time.Duration(got)*time.Microsecond, want)
+		e.Errorf("%v after the transaction, want %v", time.Duration(got)*time.Microsecond, want)
 	}
 }
 

@@ -60,7 +60,7 @@ type Author struct {
 
 // Record notes what a transaction of a queue did. A duplicate that was folded into
 // another add of its transaction is not told apart.
-func (h *Recent) Record(queue string, authors []Author, t *workqueue.Turn, r *workqueue.Result) {
+func (h *Recent) Record(queue string, authors []Author, t *workqueue.Transaction, r *workqueue.Result) {
 	if h == nil || len(t.Ops) != len(r.Replies) {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func told(h *Recent, now int64, ops []workqueue.Op, replies []workqueue.Reply, takes []workqueue.Take, leases ...workqueue.Lease) {
-	h.Record("q", []Author{{Session: "s", Count: len(ops)}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
+	h.Record("q", []Author{{Session: "s", Count: len(ops)}}, &workqueue.Transaction{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
 }
 
 func TestTheHistoryIsBounded(t *testing.T) {
@@ -78,14 +78,14 @@ func TestRecordingAllocatesNothing(t *testing.T) { //nolint:paralleltest // allo
 		replies = append(replies, workqueue.Reply{Status: workqueue.Queued})
 	}
 	c := []Author{{Session: "s", Count: len(ops)}}
-	turn, r := &workqueue.Turn{Ops: ops}, &workqueue.Result{Now: 1, Replies: replies}
-	h.Record("q", c, turn, r)
-	if n := testing.AllocsPerRun(20, func() { h.Record("q", c, turn, r) }); n > 0 {
-		t.Errorf("%v allocations a turn", n)
+	tx, r := &workqueue.Transaction{Ops: ops}, &workqueue.Result{Now: 1, Replies: replies}
+	h.Record("q", c, tx, r)
+	if n := testing.AllocsPerRun(20, func() { h.Record("q", c, tx, r) }); n > 0 {
+		t.Errorf("%v allocations a transaction", n)
 	}
 }
 
-// BenchmarkHistory records cycles of add, lease and settle, 256 a turn, over
+// BenchmarkHistory records cycles of add, lease and settle, 256 a transaction, over
 // more or fewer keys than are kept; an operation is one cycle.
 func BenchmarkHistory(b *testing.B) {
 	for name, keys := range map[string]int{"hot": 1000, "kept": 90_000, "evicting": 400_000} {
@@ -97,7 +97,7 @@ func BenchmarkHistory(b *testing.B) {
 			}
 			const n = 256
 			ops, replies, leases := make([]workqueue.Op, 2*n), make([]workqueue.Reply, 2*n), make([]workqueue.Lease, n)
-			turn := &workqueue.Turn{Ops: ops, Takes: []workqueue.Take{{Holder: "w"}}}
+			tx := &workqueue.Transaction{Ops: ops, Takes: []workqueue.Take{{Holder: "w"}}}
 			r := &workqueue.Result{Replies: replies, Leases: leases}
 			c := []Author{{Session: "p", Count: n}, {Session: "w", First: n, Count: n}}
 			at := 0
@@ -113,7 +113,7 @@ func BenchmarkHistory(b *testing.B) {
 						leases[i] = workqueue.Lease{Key: k, Token: uint64(at + i), Attempt: 1}
 					}
 					r.Now++
-					h.Record("q", c, turn, r)
+					h.Record("q", c, tx, r)
 				}
 				at++
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 )
 
-// BenchmarkPartition is add, lease and settle of one key by turns of 128, one
+// BenchmarkPartition is add, lease and settle of one key by transactions of 128, one
 // caller per partition.
 func BenchmarkPartition(b *testing.B) {
 	for _, bc := range []struct {
@@ -50,7 +50,7 @@ func BenchmarkPartition(b *testing.B) {
 	}
 }
 
-// cycles settles what the turn before leased, adds as much and leases it, as a
+// cycles settles what the transaction before leased, adds as much and leases it, as a
 // dispatcher with a full window does.
 func cycles(b *testing.B, p engine.Partition, away bool, n int) {
 	const batch = 128
@@ -58,7 +58,7 @@ func cycles(b *testing.B, p engine.Partition, away bool, n int) {
 	for i := range keys {
 		keys[i] = "default/some-job-" + strconv.Itoa(i)
 	}
-	t := &workqueue.Turn{Away: away, Takes: []workqueue.Take{{Holder: "worker", Max: batch}}}
+	t := &workqueue.Transaction{Away: away, Takes: []workqueue.Take{{Holder: "worker", Max: batch}}}
 	var held []workqueue.Lease
 	for done := 0; done < n; done += batch {
 		t.Ops = t.Ops[:0]
@@ -68,7 +68,7 @@ func cycles(b *testing.B, p engine.Partition, away bool, n int) {
 		for i := range batch {
 			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: keys[(done+i)%len(keys)], Level: workqueue.Level(0)})
 		}
-		r, err := p.Turn(b.Context(), t)
+		r, err := p.Apply(b.Context(), t)
 		if err != nil {
 			b.Error(err)
 			return

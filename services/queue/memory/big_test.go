@@ -9,7 +9,7 @@ import (
 )
 
 // BenchmarkRewrite is the rewriting of a log of a million keys: how long it
-// takes, and for how long it held up any of the turns that went on.
+// takes, and for how long it held up any of the transactions that went on.
 func BenchmarkRewrite(b *testing.B) {
 	e, err := New(Config{Dir: b.TempDir(), CompactBytes: 1 << 40})
 	if err != nil {
@@ -23,26 +23,26 @@ func BenchmarkRewrite(b *testing.B) {
 	q := of.(*queue)
 	const n = 1_000_000
 	for i := 0; i < n; {
-		in := workqueue.Turn{}
+		in := workqueue.Transaction{}
 		for range 1000 {
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "default/some-job-" + strconv.Itoa(i), Delay: int64(i%2) * 3600e6})
 			i++
 		}
-		if _, err := q.parts[0].Turn(b.Context(), &in); err != nil {
+		if _, err := q.parts[0].Apply(b.Context(), &in); err != nil {
 			b.Fatal(err)
 		}
 	}
 	var worst, total time.Duration
-	turns := 0
+	transactions := 0
 	for b.Loop() {
 		done := make(chan error)
 		began := time.Now()
 		go func() { done <- q.log.Rewrite(q.snapshot) }()
-		for running := true; running; turns++ {
+		for running := true; running; transactions++ {
 			in := adds(64)
 			in.Takes = []workqueue.Take{{Holder: "w", Max: 64}}
 			start := time.Now()
-			if _, err := q.parts[0].Turn(b.Context(), &in); err != nil {
+			if _, err := q.parts[0].Apply(b.Context(), &in); err != nil {
 				b.Fatal(err)
 			}
 			worst = max(worst, time.Since(start))
@@ -57,7 +57,7 @@ func BenchmarkRewrite(b *testing.B) {
 		}
 		total += time.Since(began)
 	}
-	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-turn")
+	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-transaction")
 	b.ReportMetric(total.Seconds()/float64(b.N), "s/rewrite")
 	start := time.Now()
 	if _, _, err := replay(q.path()); err != nil {

@@ -25,8 +25,8 @@ func TestTimeGoesOnAfterRestartsOfAMachineWhoseClockWasSetBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			add := workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "a", Delay: 10e6}}}
-			if _, err := q.Partitions()[0].Turn(t.Context(), &add); err != nil {
+			add := workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "a", Delay: 10e6}}}
+			if _, err := q.Partitions()[0].Apply(t.Context(), &add); err != nil {
 				t.Fatal(err)
 			}
 			now = now.Add(-time.Hour)
@@ -43,7 +43,7 @@ func TestTimeGoesOnAfterRestartsOfAMachineWhoseClockWasSetBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			now = now.Add(10 * time.Second)
-			r, err := q.Partitions()[0].Turn(t.Context(), &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
+			r, err := q.Partitions()[0].Apply(t.Context(), &workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 			if err != nil || len(r.Leases) != 1 {
 				t.Errorf("after the delay: %+v, %v; want the key", r, err)
 			}
@@ -66,20 +66,20 @@ func TestAStepOfTheMachinesClockIsCountedAndNotFollowed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			turn := func() *workqueue.Result {
-				r, err := q.Partitions()[0].Turn(t.Context(), &workqueue.Turn{})
+			apply := func() *workqueue.Result {
+				r, err := q.Partitions()[0].Apply(t.Context(), &workqueue.Transaction{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return r
 			}
-			before, began := turn().Now, time.Now()
+			before, began := apply().Now, time.Now()
 			step.Add(int64(by))
-			moved := time.Duration(turn().Now-before) * time.Microsecond
+			moved := time.Duration(apply().Now-before) * time.Microsecond
 			if most := time.Since(began) + time.Millisecond; moved < 0 || moved > most {
 				t.Errorf("the store's clock moved by %v, want at most %v", moved, most)
 			}
-			turn()
+			apply()
 			if got := e.ClockSteps(); got != 1 {
 				t.Errorf("%d steps counted, want 1", got)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// A turn in the log: partition, time, tokens of a turn away, takes, operations; numbers as varints,
-// strings with their length in front.
+// A transaction in the log: partition, time, tokens of a transaction of another partition than the
+// first, takes, operations. Numbers are varints, strings have their length in front.
 
 const (
 	bitRelevel = 1 << iota
@@ -21,7 +21,7 @@ const (
 	bitRare
 )
 
-func appendTurn(b []byte, partition int, now int64, t *workqueue.Turn) []byte {
+func appendTransaction(b []byte, partition int, now int64, t *workqueue.Transaction) []byte {
 	b = binary.AppendUvarint(b, uint64(partition))
 	b = binary.AppendVarint(b, now)
 	keep := byte(0)
@@ -112,7 +112,7 @@ func appendMarks(b []byte, all []workqueue.Mark) []byte {
 	return b
 }
 
-var errTurn = errors.New("a record cannot be read")
+var errTransaction = errors.New("a record cannot be read")
 
 // decoder reads what append wrote; after a fault everything is zero.
 type decoder struct {
@@ -120,10 +120,10 @@ type decoder struct {
 	bad bool
 }
 
-func decodeTurn(b []byte) (partition int, now int64, t *workqueue.Turn, err error) {
+func decodeTransaction(b []byte) (partition int, now int64, t *workqueue.Transaction, err error) {
 	d := &decoder{b: b}
 	partition, now = d.partition(), d.int()
-	t = &workqueue.Turn{}
+	t = &workqueue.Transaction{}
 	switch flag := d.take(1); {
 	case d.bad:
 	case flag[0] > 3:
@@ -145,7 +145,7 @@ func decodeTurn(b []byte) (partition int, now int64, t *workqueue.Turn, err erro
 		t.Ops = append(t.Ops, d.op())
 	}
 	if d.bad || len(d.b) > 0 {
-		return 0, 0, nil, errTurn
+		return 0, 0, nil, errTransaction
 	}
 	return partition, now, t, nil
 }

@@ -26,7 +26,7 @@ func TestADeletedQueueLeavesNoFileAndStaysAwayAfterARestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := q.Partitions()[0].Turn(t.Context(), &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}}); err != nil {
+		if _, err := q.Partitions()[0].Apply(t.Context(), &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,7 +36,7 @@ func TestAFullDiskIsSaidUntilThereIsSpaceAgainAndLosesNothing(t *testing.T) {
 	}
 	e, q := logged(t, dir, Config{})
 	for i := range 40 {
-		turn(t, q, add("before-"+strconv.Itoa(i)))
+		apply(t, q, add("before-"+strconv.Itoa(i)))
 	}
 	filler := filepath.Join(disk, "filler")
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
@@ -45,7 +45,7 @@ func TestAFullDiskIsSaidUntilThereIsSpaceAgainAndLosesNothing(t *testing.T) {
 	var refused error
 	for i := 0; refused == nil && i < 1000; i++ { // the last page of the log has room
 		in := add("while-" + strconv.Itoa(i))
-		_, refused = q.Partitions()[0].Turn(t.Context(), &in)
+		_, refused = q.Partitions()[0].Apply(t.Context(), &in)
 	}
 	for range 3 {
 		if err := e.Check(t.Context()); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(err, engine.ErrUnavailable) {
@@ -53,7 +53,7 @@ func TestAFullDiskIsSaidUntilThereIsSpaceAgainAndLosesNothing(t *testing.T) {
 		}
 	}
 	if !errors.Is(refused, engine.ErrNoSpace) || !errors.Is(refused, engine.ErrUnavailable) {
-		t.Errorf("Turn() = %v, want ErrNoSpace", refused)
+		t.Errorf("Apply() = %v, want ErrNoSpace", refused)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
@@ -61,10 +61,10 @@ func TestAFullDiskIsSaidUntilThereIsSpaceAgainAndLosesNothing(t *testing.T) {
 	if err := e.Check(t.Context()); err != nil {
 		t.Errorf("Check() with space again = %v", err)
 	}
-	turn(t, q, add("after"))
+	apply(t, q, add("after"))
 	_, restored := logged(t, dir, Config{})
-	held := turn(t, q, workqueue.Turn{})
-	if found := turn(t, restored, workqueue.Turn{}); found.Counts.Ready != held.Counts.Ready || held.Counts.Ready < 41 {
+	held := apply(t, q, workqueue.Transaction{})
+	if found := apply(t, restored, workqueue.Transaction{}); found.Counts.Ready != held.Counts.Ready || held.Counts.Ready < 41 {
 		t.Errorf("%d keys restored of %d", found.Counts.Ready, held.Counts.Ready)
 	}
 }

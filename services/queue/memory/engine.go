@@ -2,16 +2,16 @@
 // per partition, and with a directory an append-only log in front of every
 // change, so that what was acknowledged survives the end of the process.
 //
-// A queue has one log, which all its partitions share. A turn is logged before
-// it is applied, so a log that cannot be written loses nothing: the turn is
+// A queue has one log, which all its partitions share. A transaction is logged before
+// it is applied, so a log that cannot be written loses nothing: the transaction is
 // refused and nothing has changed. Where a queue asks for Fsync the answer
-// waits until the record is on disk; turns of several partitions that wait at
+// waits until the record is on disk; transactions of several partitions that wait at
 // the same time share one fsync.
 //
-// A log that has grown is rewritten with a snapshot of the queue. Turns of a
+// A log that has grown is rewritten with a snapshot of the queue. Transactions of a
 // partition wait while its keys are copied to memory, some 12 ms for 100,000
 // keys; a queue of millions should have several partitions. The last megabyte
-// of the log is copied while all turns wait, with an fsync where they ask for
+// of the log is copied while all transactions wait, with an fsync where they ask for
 // Fsync.
 package memory
 
@@ -40,11 +40,11 @@ type Config struct {
 	// Dir is where queues are logged; empty for not at all. What is
 	// acknowledged then survives kill -9. A queue that asks for Fsync needs it.
 	Dir string
-	// Fsync forces the turns of every queue to disk, whatever the queue asks
+	// Fsync forces the transactions of every queue to disk, whatever the queue asks
 	// for, so that they also survive a crash of the machine.
 	Fsync bool
 	// CompactBytes is how far a log grows at least before it is rewritten; it
-	// then has to double. Turns of a partition wait while its keys are copied.
+	// then has to double. Transactions of a partition wait while its keys are copied.
 	// Default 64 MiB.
 	CompactBytes int64
 	// Log receives a record of each log that was cut, kept aside or not rewritten.
@@ -225,7 +225,7 @@ func (e *Engine) Check(context.Context) error {
 	return nil
 }
 
-// Close ends what runs beside turns and closes the logs.
+// Close ends what runs beside transactions and closes the logs.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,7 +18,7 @@ func (e *Engine) find(name string) (*queue, error) {
 	return nil, fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
 }
 
-// Idle implements engine.Engine. After a restart the last turn that was logged
+// Idle implements engine.Engine. After a restart the last transaction that was logged
 // counts as the last use.
 func (e *Engine) Idle(_ context.Context, name string) (engine.Idle, error) {
 	e.mu.Lock()

@@ -41,8 +41,8 @@ func TestTheLastUseOutlivesARestart(t *testing.T) {
 	if _, _, err := e.Configure(t.Context(), "dev/new", workqueue.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	in := &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}, {Kind: workqueue.OpDelete, Key: "k"}}}
-	if _, err := q.Partitions()[0].Turn(t.Context(), in); err != nil {
+	in := &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}, {Kind: workqueue.OpDelete, Key: "k"}}}
+	if _, err := q.Partitions()[0].Apply(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -51,7 +51,7 @@ func TestTheLastUseOutlivesARestart(t *testing.T) {
 	c.Advance(3 * time.Hour)
 	e = start()
 	defer e.Close()
-	for name, want := range map[string]time.Duration{"dev/used": 3 * time.Hour, "dev/new": 0} { // of one without turns nothing is known
+	for name, want := range map[string]time.Duration{"dev/used": 3 * time.Hour, "dev/new": 0} { // of one without transactions nothing is known
 		idle, err := e.Idle(t.Context(), name)
 		if err != nil || !idle.Empty || idle.For < want || idle.For > want+time.Minute {
 			t.Errorf("%s: Idle = %+v, %v, want %v", name, idle, err, want)

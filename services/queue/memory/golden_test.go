@@ -24,7 +24,7 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 	cfg := workqueue.Config{Partitions: 2, LeaseFor: 10 * time.Second, MaxDeliveries: 3, MaxRetries: 5, Limiter: &limiter}
 	e, q := loggedAs(t, dir, Config{CompactBytes: 1 << 30, Now: func() time.Time { return now }}, cfg)
 	parts := q.(*queue).parts
-	do := func(p int, in workqueue.Turn) *workqueue.Result {
+	do := func(p int, in workqueue.Transaction) *workqueue.Result {
 		t.Helper()
 		in.Away = p > 0
 		if in.Away {
@@ -34,7 +34,7 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 			}
 		}
 		now = now.Add(time.Second)
-		r, err := parts[p].Turn(t.Context(), &in)
+		r, err := parts[p].Apply(t.Context(), &in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 	take := []workqueue.Take{{Holder: "worker-1", Max: 4, For: 5e6}}
 	marks := workqueue.NewBarrier(workqueue.Mark{Collection: "pods", Epoch: 3, RV: "4711"})
 	for p := range parts {
-		do(p, workqueue.Turn{Ops: []workqueue.Op{
+		do(p, workqueue.Transaction{Ops: []workqueue.Op{
 			{Kind: workqueue.OpAdd, Key: "default/a", Level: workqueue.Level(0), Trace: "00-trace-01", More: &workqueue.More{Barrier: marks}},
 			{Kind: workqueue.OpAdd, Key: "default/b", Level: workqueue.Level(50)},
 			{Kind: workqueue.OpAdd, Key: "default/c", Level: workqueue.Level(0), Limited: true, Once: 77},
@@ -51,7 +51,7 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 			{Kind: workqueue.OpAdd, Key: "default/dead", Level: workqueue.Level(100)},
 			{Kind: workqueue.OpBackoffNext, Key: "pod-1", Event: now.UnixMicro() - 5, Random: 0.25},
 		}})
-		held := do(p, workqueue.Turn{Takes: take}).Leases
+		held := do(p, workqueue.Transaction{Takes: take}).Leases
 		ops := []workqueue.Op{{Kind: workqueue.OpAdd, Key: "default/a", Level: workqueue.Level(20)}}
 		for _, l := range held {
 			switch l.Key {
@@ -68,7 +68,7 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 				ops = append(ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Dead, More: &workqueue.More{Reason: "bad spec"}})
 			}
 		}
-		do(p, workqueue.Turn{Ops: ops, KeepLeases: true})
+		do(p, workqueue.Transaction{Ops: ops, KeepLeases: true})
 	}
 	between(q.(*queue))
 	cfg.Dispatch = &workqueue.Rate{QPS: 50, Burst: 7}
@@ -77,8 +77,8 @@ func history(t *testing.T, dir string, between func(q *queue)) *queue {
 	}
 	now = now.Add(20 * time.Second)
 	for p := range parts {
-		do(p, workqueue.Turn{}) // the leases have expired
-		do(p, workqueue.Turn{Takes: take, Ops: []workqueue.Op{
+		do(p, workqueue.Transaction{}) // the leases have expired
+		do(p, workqueue.Transaction{Takes: take, Ops: []workqueue.Op{
 			{Kind: workqueue.OpAdd, Key: "default/e", Level: workqueue.Level(0)}, {Kind: workqueue.OpReserve, Count: 3}, {Kind: workqueue.OpPause},
 		}})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// The keys and back-off ids of a snapshot, as turns are kept.
+// The keys and back-off ids of a snapshot, as transactions are kept.
 
 const (
 	hasLease = 1 << iota
@@ -87,7 +87,7 @@ func decodeItems(b []byte) (partition int, all []workqueue.SavedItem, err error)
 		all = append(all, d.item())
 	}
 	if d.bad || len(d.b) > 0 {
-		return 0, nil, errTurn
+		return 0, nil, errTransaction
 	}
 	return partition, all, nil
 }
@@ -160,7 +160,7 @@ func decodeEntries(b []byte) (partition int, all []workqueue.SavedEntry, err err
 		all = append(all, workqueue.SavedEntry{ID: d.string(), BackoffEntry: workqueue.BackoffEntry{Delay: d.int(), Updated: d.int()}})
 	}
 	if d.bad || len(d.b) > 0 {
-		return 0, nil, errTurn
+		return 0, nil, errTransaction
 	}
 	return partition, all, nil
 }

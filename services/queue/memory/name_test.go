@@ -26,7 +26,7 @@ func TestQueuesWithLongNamesAreLogged(t *testing.T) {
 		if err != nil {
 			t.Fatalf("queue %.20q of %d bytes: %v", n, len(n), err)
 		}
-		turn(t, q, adds(i+1))
+		apply(t, q, adds(i+1))
 	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
@@ -67,8 +67,8 @@ func TestAKeyWhoseStateWasEmptiedIsReadBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	e, q := logged(t, dir, Config{})
-	key := turn(t, q, workqueue.Turn{Ops: adds(1).Ops, Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
-	turn(t, q, workqueue.Turn{Ops: []workqueue.Op{
+	key := apply(t, q, workqueue.Transaction{Ops: adds(1).Ops, Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
+	apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{
 		{Kind: workqueue.OpExpect, Key: key.Key, Token: key.Token, More: &workqueue.More{Owner: "u", Creates: []string{"c"}}},
 		{Kind: workqueue.OpSave, Key: key.Key, Token: key.Token, More: &workqueue.More{Data: []byte{}}},
 	}})
@@ -77,7 +77,7 @@ func TestAKeyWhoseStateWasEmptiedIsReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, q = logged(t, dir, Config{})
-	if it := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpInspect, Key: key.Key}}}).Replies[0].Item; it.Expect == nil || it.StateBytes != 0 {
+	if it := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpInspect, Key: key.Key}}}).Replies[0].Item; it.Expect == nil || it.StateBytes != 0 {
 		t.Errorf("%+v, want what it expects and no state", it)
 	}
 }

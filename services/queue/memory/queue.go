@@ -82,9 +82,9 @@ func (q *queue) unknown(err error) error {
 	return fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnknown, q.name, err)
 }
 
-// Turn implements engine.Partition.
-func (p *partition) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
-	r, at, err := p.turn(t)
+// Apply implements engine.Partition.
+func (p *partition) Apply(_ context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
+	r, at, err := p.apply(t)
 	if err != nil || at == 0 {
 		return r, err
 	}
@@ -94,8 +94,8 @@ func (p *partition) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Resul
 	return r, nil
 }
 
-// turn logs and applies a turn; at is what has to be synced, zero for nothing.
-func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err error) {
+// transaction logs and applies a transaction; at is what has to be synced, zero for nothing.
+func (p *partition) apply(t *workqueue.Transaction) (r *workqueue.Result, at int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.q.gone.Load() {
@@ -106,7 +106,7 @@ func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err 
 		p.q.used.Store(now)
 	}
 	if log := p.q.log; log != nil && !p.m.Quiet(now, t) {
-		if at, err = log.Append(record(recTurn, func(b []byte) []byte { return appendTurn(b, p.number, now, t) })); err != nil {
+		if at, err = log.Append(record(recTransaction, func(b []byte) []byte { return appendTransaction(b, p.number, now, t) })); err != nil {
 			return nil, 0, p.q.unavailable(err)
 		}
 		if !p.q.fsync.Load() {
@@ -116,7 +116,7 @@ func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err 
 			p.q.work.Go(p.q.rewrite)
 		}
 	}
-	return p.m.Turn(now, t), at, nil
+	return p.m.Apply(now, t), at, nil
 }
 
 // Status implements engine.Partition.

@@ -60,7 +60,7 @@ func (e *Engine) reopen(name, path string) error {
 		m.EndLeases(e.now() + graceAfterStart)
 		q.add(m)
 	}
-	if q.used.Load() == 0 { // it had no turn
+	if q.used.Load() == 0 { // it had no transaction
 		q.used.Store(e.now())
 	}
 	if err := q.create(); err != nil {
@@ -122,26 +122,26 @@ func (b *builder) machine(p int) *workqueue.Machine {
 }
 
 func (b *builder) take(kind byte, body []byte) error {
-	if b.whole && kind != recTurn && kind != recConfig {
-		return fmt.Errorf("record of kind %q behind the snapshot: %w", kind, errTurn)
+	if b.whole && kind != recTransaction && kind != recConfig {
+		return fmt.Errorf("record of kind %q behind the snapshot: %w", kind, errTransaction)
 	}
 	switch kind {
 	case recHead:
 		var s workqueue.Snapshot
 		if len(body) == 0 || int(body[0]) != len(b.parts) || json.Unmarshal(body[1:], &s) != nil {
-			return fmt.Errorf("head of partition %d: %w", len(b.parts), errTurn)
+			return fmt.Errorf("head of partition %d: %w", len(b.parts), errTransaction)
 		}
 		b.parts, b.ms = append(b.parts, workqueue.NewRestorer(&s)), append(b.ms, nil)
 	case recItems:
 		p, items, err := decodeItems(body)
 		if err != nil || p >= len(b.parts) || b.ms[p] != nil {
-			return fmt.Errorf("keys of partition %d: %w", p, errTurn)
+			return fmt.Errorf("keys of partition %d: %w", p, errTransaction)
 		}
 		b.parts[p].Add(items, nil)
 	case recEntries:
 		p, entries, err := decodeEntries(body)
 		if err != nil || p >= len(b.parts) || b.ms[p] != nil {
-			return fmt.Errorf("back-off ids of partition %d: %w", p, errTurn)
+			return fmt.Errorf("back-off ids of partition %d: %w", p, errTransaction)
 		}
 		b.parts[p].Add(nil, entries)
 	case recWhole:
@@ -157,16 +157,16 @@ func (b *builder) take(kind byte, body []byte) error {
 		for p := range b.parts {
 			b.machine(p).Configure(c.At, c.Config)
 		}
-	case recTurn:
-		p, now, t, err := decodeTurn(body)
+	case recTransaction:
+		p, now, t, err := decodeTransaction(body)
 		switch {
 		case err != nil || b.whole && p >= len(b.parts):
-			return fmt.Errorf("turn of partition %d: %w", p, errTurn)
+			return fmt.Errorf("transaction of partition %d: %w", p, errTransaction)
 		case p < len(b.parts):
-			b.machine(p).Turn(now, t)
+			b.machine(p).Apply(now, t)
 		}
 	default:
-		return fmt.Errorf("record of unknown kind %q: %w", kind, errTurn)
+		return fmt.Errorf("record of unknown kind %q: %w", kind, errTransaction)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func (q *queue) create() error {
 	return nil
 }
 
-// rewrite replaces the log by a shorter one while turns go on. When it fails the
+// rewrite replaces the log by a shorter one while transactions go on. When it fails the
 // old log goes on, and the next try waits until it has grown by as much again.
 func (q *queue) rewrite() {
 	defer q.rewriting.Store(false)
@@ -35,7 +35,7 @@ func (q *queue) rewrite() {
 }
 
 // snapshot writes one partition after the other. Each is copied to memory with
-// its lock held, which is for how long its turns wait; what the log got
+// its lock held, which is for how long its transactions wait; what the log got
 // meanwhile from those before it is kept in between.
 func (q *queue) snapshot(w *journal.Writer) error {
 	var records []byte

@@ -22,7 +22,7 @@ func TestADirectoryIsSyncedAfterItsLogWasReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		durability workqueue.Durability
 		fails      error
-		after      error // of turns
+		after      error // of transactions
 	}{
 		"memory": {},
 		"fsync":  {durability: workqueue.Fsync},
@@ -58,8 +58,8 @@ func TestADirectoryIsSyncedAfterItsLogWasReplaced(t *testing.T) {
 				t.Errorf("the directory was synced %d times, want once", synced)
 			}
 			in := add("k")
-			if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, c.after) {
-				t.Errorf("a turn after the rewriting: %v, want %v", err, c.after)
+			if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, c.after) {
+				t.Errorf("a transaction after the rewriting: %v, want %v", err, c.after)
 			}
 		})
 	}
@@ -76,7 +76,7 @@ func TestASnapshotHoldsTheLastHolders(t *testing.T) {
 
 // While one partition after the other is copied, the others go on: what they log
 // lies between, in front of a partition that holds it already or behind.
-func TestTurnsBetweenThePartitionsOfASnapshotCountOnce(t *testing.T) {
+func TestTransactionsBetweenThePartitionsOfASnapshotCountOnce(t *testing.T) {
 	t.Parallel()
 	cfg := workqueue.Config{Partitions: 3, Dispatch: &workqueue.Rate{QPS: 1, Burst: 9}}
 	e, q := loggedAs(t, t.TempDir(), Config{}, cfg)
@@ -86,7 +86,7 @@ func TestTurnsBetweenThePartitionsOfASnapshotCountOnce(t *testing.T) {
 		in := add(key)
 		in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id", Random: 0.5})
 		in.Away = p > 0
-		if _, err := mq.parts[p].Turn(t.Context(), &in); err != nil {
+		if _, err := mq.parts[p].Apply(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestTurnsBetweenThePartitionsOfASnapshotCountOnce(t *testing.T) {
 }
 
 // BenchmarkSave is the copying of a partition of 100,000 keys to memory, for
-// which its turns wait while the log is rewritten.
+// which its transactions wait while the log is rewritten.
 func BenchmarkSave(b *testing.B) {
 	e, err := New(Config{})
 	if err != nil {
@@ -137,14 +137,14 @@ func BenchmarkSave(b *testing.B) {
 	}
 	p := q.(*queue).parts[0]
 	for i := 0; i < 100_000; {
-		in := workqueue.Turn{}
+		in := workqueue.Transaction{}
 		for range 1000 {
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/some-job-%d", i), Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", More: &workqueue.More{
 				Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "dev/pods.v1", Epoch: 1, RV: "123456"}),
 			}})
 			i++
 		}
-		if _, err := p.Turn(b.Context(), &in); err != nil {
+		if _, err := p.Apply(b.Context(), &in); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -24,8 +24,8 @@ import (
 // headLen is how much of a record comes before its body.
 const headLen = 12
 
-func add(key string) workqueue.Turn {
-	return workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Level: workqueue.Level(0)}}}
+func add(key string) workqueue.Transaction {
+	return workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Level: workqueue.Level(0)}}}
 }
 
 func TestPartitionsSurviveKill9EachWithItsOwnKeys(t *testing.T) {
@@ -38,14 +38,14 @@ func TestPartitionsSurviveKill9EachWithItsOwnKeys(t *testing.T) {
 			in := add(fmt.Sprintf("p%d-%d", p, i))
 			in.Away = p > 0
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id", Random: 0.5})
-			if _, err := part.Turn(t.Context(), &in); err != nil {
+			if _, err := part.Apply(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	_, q = loggedAs(t, dir, Config{}, cfg)
 	for p, part := range q.Partitions() {
-		r, err := part.Turn(t.Context(), &workqueue.Turn{
+		r, err := part.Apply(t.Context(), &workqueue.Transaction{
 			Away: p > 0, Admitted: 9, Takes: []workqueue.Take{{Holder: "w", Max: 9}},
 			Ops: []workqueue.Op{{Kind: workqueue.OpBackoffGet, Key: "id"}},
 		})
@@ -61,8 +61,8 @@ func TestPartitionsSurviveKill9EachWithItsOwnKeys(t *testing.T) {
 	}
 }
 
-// damage puts a wrong byte in the middle of a log of 30 turns, and says how
-// long it was and how many turns come before.
+// damage puts a wrong byte in the middle of a log of 30 transactions, and says how
+// long it was and how many transactions come before.
 func damage(t *testing.T, dir string) (path string, before int) {
 	t.Helper()
 	_, q := logged(t, dir, Config{})
@@ -76,7 +76,7 @@ func damage(t *testing.T, dir string) (path string, before int) {
 			}
 			at = info.Size()
 		}
-		turn(t, q, add("k"+strconv.Itoa(i)))
+		apply(t, q, add("k"+strconv.Itoa(i)))
 	}
 	all, err := os.ReadFile(path)
 	if err != nil {
@@ -99,7 +99,7 @@ func TestDamageInTheMiddleOfALogIsKeptAsideAndTold(t *testing.T) {
 	}
 	var told bytes.Buffer
 	_, q := logged(t, dir, Config{Log: slog.New(slog.NewTextHandler(&told, nil))})
-	if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != before {
+	if n := apply(t, q, workqueue.Transaction{}).Counts.Ready; n != before {
 		t.Errorf("%d keys, want the %d from before the damage", n, before)
 	}
 	if !strings.Contains(told.String(), "level=ERROR") || !strings.Contains(told.String(), "damaged") {
@@ -112,8 +112,8 @@ func TestDamageInTheMiddleOfALogIsKeptAsideAndTold(t *testing.T) {
 	if got, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(got, broken) {
 		t.Errorf("what was kept aside is not the damaged log (%v)", err)
 	}
-	turn(t, q, add("new"))
-	if _, q = logged(t, dir, Config{}); turn(t, q, workqueue.Turn{}).Counts.Ready != before+1 {
+	apply(t, q, add("new"))
+	if _, q = logged(t, dir, Config{}); apply(t, q, workqueue.Transaction{}).Counts.Ready != before+1 {
 		t.Error("the new log does not hold what came after")
 	}
 }
@@ -131,7 +131,7 @@ func TestATornTailIsToldQuietly(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			_, q := logged(t, dir, Config{})
-			turn(t, q, adds(7))
+			apply(t, q, adds(7))
 			f, err := os.OpenFile(q.(*queue).path(), os.O_APPEND|os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -142,7 +142,7 @@ func TestATornTailIsToldQuietly(t *testing.T) {
 			_ = f.Close()
 			var told bytes.Buffer
 			_, q = logged(t, dir, Config{Log: slog.New(slog.NewTextHandler(&told, nil))})
-			if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != 7 {
+			if n := apply(t, q, workqueue.Transaction{}).Counts.Ready; n != 7 {
 				t.Errorf("%d keys, want 7", n)
 			}
 			if !strings.Contains(told.String(), "level=INFO") || strings.Contains(told.String(), "level=ERROR") {
@@ -159,7 +159,7 @@ func TestALogWithADamagedSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, q := logged(t, dir, Config{})
-	turn(t, q, adds(3))
+	apply(t, q, adds(3))
 	path := q.(*queue).path()
 	all, err := os.ReadFile(path)
 	if err != nil {
@@ -225,7 +225,7 @@ func (s syncs) Sync() error {
 	return s.File.Sync()
 }
 
-func TestTurnsThatWaitForTheDiskShareASync(t *testing.T) {
+func TestTransactionsThatWaitForTheDiskShareASync(t *testing.T) {
 	t.Parallel()
 	s := syncs{began: make(chan struct{}, 100), leave: make(chan struct{}), n: new(atomic.Int64)}
 	wrap := func(f journal.File) journal.File { s.File = f; return s }
@@ -236,14 +236,14 @@ func TestTurnsThatWaitForTheDiskShareASync(t *testing.T) {
 		wg.Go(func() {
 			in := add("k")
 			in.Away = i > 0
-			if _, err := q.Partitions()[i].Turn(t.Context(), &in); err != nil {
+			if _, err := q.Partitions()[i].Apply(t.Context(), &in); err != nil {
 				t.Error(err)
 			}
 			answered <- i
 		})
 	}
 	begin(0)
-	<-s.began // the disk is busy while every other partition logs a turn: none is answered
+	<-s.began // the disk is busy while every other partition logs a transaction: none is answered
 	for i := 1; i < 8; i++ {
 		begin(i)
 	}
@@ -256,16 +256,16 @@ func TestTurnsThatWaitForTheDiskShareASync(t *testing.T) {
 		}
 	}
 	if n := len(answered); n != 0 {
-		t.Errorf("%d turns were answered before the disk had them", n)
+		t.Errorf("%d transactions were answered before the disk had them", n)
 	}
 	close(s.leave) // one more sync of everything logged so far answers the rest
 	wg.Wait()
 	if n := s.n.Load(); n != 3 {
-		t.Errorf("the log was synced %d times, want 3: as it began, for the first turn and for the others", n)
+		t.Errorf("the log was synced %d times, want 3: as it began, for the first transaction and for the others", n)
 	}
 }
 
-func TestALogIsRewrittenWhileTurnsGoOn(t *testing.T) {
+func TestALogIsRewrittenWhileTransactionsGoOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := workqueue.Config{Partitions: 2, Durability: workqueue.Fsync}
@@ -279,20 +279,20 @@ func TestALogIsRewrittenWhileTurnsGoOn(t *testing.T) {
 	for i, p := range q.Partitions() {
 		wg.Go(func() {
 			for n := range rounds {
-				in := workqueue.Turn{Away: i > 0, Takes: []workqueue.Take{{Holder: "w", Max: 3}}}
+				in := workqueue.Transaction{Away: i > 0, Takes: []workqueue.Take{{Holder: "w", Max: 3}}}
 				for k := range 20 {
 					in.Ops = append(in.Ops, add(fmt.Sprintf("%d-%d-%d", i, n, k)).Ops...)
 				}
-				r, err := p.Turn(t.Context(), &in)
+				r, err := p.Apply(t.Context(), &in)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				end := workqueue.Turn{Away: i > 0}
+				end := workqueue.Transaction{Away: i > 0}
 				for _, l := range r.Leases {
 					end.Ops = append(end.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
 				}
-				if _, err := p.Turn(t.Context(), &end); err != nil {
+				if _, err := p.Apply(t.Context(), &end); err != nil {
 					t.Error(err)
 					return
 				}
@@ -337,7 +337,7 @@ func TestAPageOfKeysIsBoundedWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n = 3*workqueue.PageWork + 10
-	turn(t, q, adds(n))
+	apply(t, q, adds(n))
 	p := q.Partitions()[0]
 	page, next, err := p.Items(t.Context(), workqueue.StateDead, "", 100)
 	if err != nil || len(page) != 0 || next == "" {
@@ -353,13 +353,13 @@ func TestAPageOfKeysIsBoundedWork(t *testing.T) {
 			seen[it.Key]++
 		}
 		// Keys come and go meanwhile.
-		gone := turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 20}}}).Leases
-		in := workqueue.Turn{}
+		gone := apply(t, q, workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 20}}}).Leases
+		in := workqueue.Transaction{}
 		for _, l := range gone {
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
 		}
-		turn(t, q, in)
-		turn(t, q, add("new-"+strconv.Itoa(len(seen))))
+		apply(t, q, in)
+		apply(t, q, add("new-"+strconv.Itoa(len(seen))))
 	}
 	for i := n / 2; i < n; i++ {
 		if c := seen["k"+strconv.Itoa(i)]; c != 1 {
@@ -380,8 +380,8 @@ func TestAfterCloseNothingIsAcknowledged(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := add("k")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("Turn = %v, want ErrUnavailable", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Apply = %v, want ErrUnavailable", err)
 	}
 }
 
@@ -399,13 +399,13 @@ func FuzzReplay(f *testing.F) {
 	in := adds(3)
 	in.Takes = []workqueue.Take{{Holder: "w", Max: 1}}
 	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id"})
-	if _, err := q.Partitions()[0].Turn(f.Context(), &in); err != nil {
+	if _, err := q.Partitions()[0].Apply(f.Context(), &in); err != nil {
 		f.Fatal(err)
 	}
 	if err := q.(*queue).log.Rewrite(q.(*queue).snapshot); err != nil {
 		f.Fatal(err)
 	}
-	if _, err := q.Partitions()[1].Turn(f.Context(), &in); err != nil {
+	if _, err := q.Partitions()[1].Apply(f.Context(), &in); err != nil {
 		f.Fatal(err)
 	}
 	whole, err := os.ReadFile(q.(*queue).path())
@@ -441,8 +441,8 @@ func FuzzDecodeItems(f *testing.F) {
 		workqueue.Op{Kind: workqueue.OpAdd, Key: "k1", Limited: true, Once: 9, Trace: "00", More: &workqueue.More{Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "c", Epoch: 1, RV: "2"})}},
 		workqueue.Op{Kind: workqueue.OpAdd, Key: "k9", Delay: 7},
 	)
-	r := m.Turn(1e15, &in)
-	m.Turn(1e15, &workqueue.Turn{Ops: []workqueue.Op{
+	r := m.Apply(1e15, &in)
+	m.Apply(1e15, &workqueue.Transaction{Ops: []workqueue.Op{
 		{Kind: workqueue.OpExpect, Key: "k0", Token: r.Leases[0].Token, More: &workqueue.More{Owner: "u", Creates: []string{"a"}}},
 		{Kind: workqueue.OpSave, Key: "k0", Token: r.Leases[0].Token, More: &workqueue.More{Data: []byte("d")}},
 		{Kind: workqueue.OpAdd, Key: "k0"},

@@ -10,17 +10,17 @@ import (
 
 // The log of a queue is a journal whose records have a kind in front. It begins
 // with a snapshot: for each partition recHead and what it holds, and behind the
-// last recWhole. Turns and configurations may stand between the partitions, and
+// last recWhole. Transactions and configurations may stand between the partitions, and
 // follow: a partition that has not begun yet holds what they changed.
 const (
 	format journal.Format = "\xd1Dq2"
 
-	recHead    = 'h' // partition, JSON of head
-	recItems   = 'i' // partition, items
-	recEntries = 'e' // partition, back-off entries
-	recWhole   = 'w' // the snapshot ends
-	recConfig  = 'c' // JSON of configured
-	recTurn    = 't' // partition, time, turn
+	recHead        = 'h' // partition, JSON of head
+	recItems       = 'i' // partition, items
+	recEntries     = 'e' // partition, back-off entries
+	recWhole       = 'w' // the snapshot ends
+	recConfig      = 'c' // JSON of configured
+	recTransaction = 't' // partition, time, transaction
 
 	logSuffix = ".queue"
 )

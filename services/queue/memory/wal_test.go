@@ -57,17 +57,17 @@ func loggedOn(t *testing.T, dir string, disk journal.Options, cfg Config, queue 
 	return e, q
 }
 
-func turn(t *testing.T, q engine.Queue, in workqueue.Turn) *workqueue.Result {
+func apply(t *testing.T, q engine.Queue, in workqueue.Transaction) *workqueue.Result {
 	t.Helper()
-	r, err := q.Partitions()[0].Turn(t.Context(), &in)
+	r, err := q.Partitions()[0].Apply(t.Context(), &in)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func adds(n int) workqueue.Turn {
-	t := workqueue.Turn{}
+func adds(n int) workqueue.Transaction {
+	t := workqueue.Transaction{}
 	for i := range n {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "k" + strconv.Itoa(i), Level: workqueue.Level(0)})
 	}
@@ -78,20 +78,20 @@ func TestAcknowledgedKeysSurviveKill9(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	e, q := logged(t, dir, Config{})
-	turn(t, q, adds(1000))
-	held := turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 10, For: time.Hour.Microseconds()}}}).Leases
-	turn(t, q, workqueue.Turn{Ops: []workqueue.Op{
+	apply(t, q, adds(1000))
+	held := apply(t, q, workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 10, For: time.Hour.Microseconds()}}}).Leases
+	apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{
 		{Kind: workqueue.OpSettle, Key: held[0].Key, Token: held[0].Token, Outcome: workqueue.Forget},
 		{Kind: workqueue.OpAdd, Key: "later", Delay: time.Hour.Microseconds()},
 		{Kind: workqueue.OpClose},
 	}})
-	before := turn(t, q, workqueue.Turn{}).Counts
+	before := apply(t, q, workqueue.Transaction{}).Counts
 
 	e2, q2 := logged(t, dir, Config{})
 	if e2.Generation() == e.Generation() {
 		t.Error("a restart must be a new generation")
 	}
-	r := turn(t, q2, workqueue.Turn{})
+	r := apply(t, q2, workqueue.Transaction{})
 	if diff := gocmp.Diff(r.Counts, before); diff != "" {
 		t.Errorf("counts after the restart (-got +want):\n%s", diff)
 	}
@@ -101,13 +101,13 @@ func TestAcknowledgedKeysSurviveKill9(t *testing.T) {
 	if wait := r.NextDue - r.Now; wait > 2.1e6 {
 		t.Errorf("leases from before end in %d us, want 2 s: their streams are gone", wait)
 	}
-	next := turn(t, q2, workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
+	next := apply(t, q2, workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}).Leases[0]
 	if next.Token <= held[9].Token || next.Key != "k10" {
 		t.Errorf("next lease %+v: tokens grow across restarts and the order is kept", next)
 	}
 	// The holder from before may still settle.
 	l := held[1]
-	got := turn(t, q2, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
+	got := apply(t, q2, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
 	if got.Replies[0].Status != workqueue.Settled {
 		t.Errorf("settling across the restart: status %d", got.Replies[0].Status)
 	}
@@ -139,8 +139,8 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 				}
 				for i := range 600 {
 					p := i % len(parts)
-					in := gens[p].Turn()
-					r, err := parts[p].Turn(t.Context(), &in)
+					in := gens[p].Next()
+					r, err := parts[p].Apply(t.Context(), &in)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -153,8 +153,8 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 						}
 					}
 				}
-				for _, p := range parts { // a turn that changes nothing is not logged, but moves the time of the latest one
-					if _, err := p.Turn(t.Context(), &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "last"}}}); err != nil {
+				for _, p := range parts { // a transaction that changes nothing is not logged, but moves the time of the latest one
+					if _, err := p.Apply(t.Context(), &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "last"}}}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -177,13 +177,13 @@ func TestATornTailIsCutOff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, q := logged(t, dir, Config{})
-	turn(t, q, adds(10))
+	apply(t, q, adds(10))
 	path := q.(*queue).path()
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, q, adds(20)) // ten more
+	apply(t, q, adds(20)) // ten more
 	longer, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -244,8 +244,8 @@ func TestALogThatCannotBeWrittenAcknowledgesNothing(t *testing.T) {
 	disk.refuse(os.ErrClosed, nil)
 	in := adds(1)
 	for range 2 {
-		if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
-			t.Fatalf("Turn = %v, want ErrUnavailable", err)
+		if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatalf("Apply = %v, want ErrUnavailable", err)
 		}
 	}
 	if err := e.Check(context.Background()); err == nil {
@@ -258,11 +258,11 @@ func TestALogThatCanBeWrittenAgainIsMended(t *testing.T) {
 	dir := t.TempDir()
 	disk := &disk{}
 	e, q := loggedOn(t, dir, disk.options(), Config{}, workqueue.Config{})
-	turn(t, q, adds(3))
+	apply(t, q, adds(3))
 	disk.refuse(os.ErrPermission, nil)
 	in := adds(5)
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
-		t.Fatalf("Turn = %v, want ErrUnavailable", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Fatalf("Apply = %v, want ErrUnavailable", err)
 	}
 	if err := e.Check(t.Context()); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("Check = %v while the log cannot be written", err)
@@ -271,24 +271,24 @@ func TestALogThatCanBeWrittenAgainIsMended(t *testing.T) {
 	if err := e.Check(t.Context()); err != nil {
 		t.Fatalf("Check = %v, want a mended queue", err)
 	}
-	if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != 3 {
+	if n := apply(t, q, workqueue.Transaction{}).Counts.Ready; n != 3 {
 		t.Errorf("%d keys, want the 3 that were acknowledged", n)
 	}
-	turn(t, q, adds(4))
+	apply(t, q, adds(4))
 	_, q2 := logged(t, dir, Config{})
-	if n := turn(t, q2, workqueue.Turn{}).Counts.Ready; n != 4 {
+	if n := apply(t, q2, workqueue.Transaction{}).Counts.Ready; n != 4 {
 		t.Errorf("%d keys after a restart, want 4", n)
 	}
 }
 
-func TestATurnWhoseSyncFailsIsNotDenied(t *testing.T) {
+func TestATransactionWhoseSyncFailsIsNotDenied(t *testing.T) {
 	t.Parallel()
 	disk := &disk{}
 	_, q := loggedOn(t, t.TempDir(), disk.options(), Config{Fsync: true}, workqueue.Config{})
 	disk.refuse(nil, os.ErrPermission)
 	in := adds(1)
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("Turn = %v, want ErrUnknown: the record may survive", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Apply = %v, want ErrUnknown: the record may survive", err)
 	}
 }
 
@@ -330,7 +330,7 @@ func (f diskFile) Sync() error {
 	return cmp.Or(f.d.sync, f.File.Sync())
 }
 
-func FuzzDecodeTurn(f *testing.F) {
+func FuzzDecodeTransaction(f *testing.F) {
 	in := adds(3)
 	in.Takes = []workqueue.Take{{Holder: "w", Max: 3, For: 1}}
 	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpExpect, Key: "k", Token: 9, More: &workqueue.More{
@@ -338,22 +338,22 @@ func FuzzDecodeTurn(f *testing.F) {
 	}})
 	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id", Event: 7, Random: 0.3}, workqueue.Op{Kind: workqueue.OpAdmit, Count: -3})
 	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "k", Limited: true, Once: 1 << 63})
-	f.Add(appendTurn(nil, 0, 5, &in))
+	f.Add(appendTransaction(nil, 0, 5, &in))
 	in.Away, in.Admitted, in.Reserved = true, 3, []workqueue.Reserved{{From: 1.5, Count: 2}}
-	f.Add(appendTurn(nil, 63, 5, &in))
+	f.Add(appendTransaction(nil, 63, 5, &in))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, now, turn, err := decodeTurn(b)
+		p, now, tx, err := decodeTransaction(b)
 		if err != nil {
 			return
 		}
-		p2, now2, again, err := decodeTurn(appendTurn(nil, p, now, turn))
+		p2, now2, again, err := decodeTransaction(appendTransaction(nil, p, now, tx))
 		if err != nil || now2 != now || p2 != p {
 			t.Fatalf("again: %d, %d, %v", p2, now2, err)
 		}
-		if diff := gocmp.Diff(again, turn, cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(again, tx, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
-		_ = fmt.Sprint(turn)
+		_ = fmt.Sprint(tx)
 	})
 }

@@ -17,13 +17,13 @@ import (
 // and do not; those of leased keys are this server's. There is no label for the
 // priority, which controller-runtime has: the store keeps no counts by level.
 type Set struct {
-	adds, retries, expired, redelivered *prometheus.CounterVec
-	died, overflows, lostExt, repaired  *prometheus.CounterVec
-	settles, errors                     *prometheus.CounterVec
-	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
-	streams, Refusing                   *prometheus.GaugeVec
-	Unused                              prometheus.Counter
-	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
+	adds, retries, expired, redelivered             *prometheus.CounterVec
+	died, overflows, lostExt, repaired              *prometheus.CounterVec
+	settles, errors                                 *prometheus.CounterVec
+	waited, worked, transactionOps, transactionTime *prometheus.HistogramVec
+	streams, Refusing                               *prometheus.GaugeVec
+	Unused                                          prometheus.Counter
+	byQueue                                         []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
 // New registers metrics. ClockSteps counts steps of the store's clock; nil where they
@@ -44,22 +44,22 @@ func New(reg prometheus.Registerer, clockSteps func() int64) (*Set, error) {
 		return h
 	}
 	m := &Set{
-		byQueue:     byQueue,
-		adds:        counter("workqueue_adds_total", "Keys added; adds of keys that waited already are not counted."),
-		retries:     counter("workqueue_retries_total", "Delayed and rate-limited adds, also those without a delay."),
-		waited:      histogram("workqueue_queue_duration_seconds", "From add to lease.", seconds),
-		worked:      histogram("workqueue_work_duration_seconds", "From lease to settlement.", seconds),
-		settles:     counter("deltaplane_queue_settlements_total", "Settlements, by result: settled, requeued, lost, not_leased.", "result"),
-		expired:     counter("deltaplane_queue_leases_expired_total", "Leases that ended unsettled; their keys wait again."),
-		redelivered: counter("deltaplane_queue_leases_redelivered_total", "Leases of keys whose holder before was lost."),
-		repaired:    counter("deltaplane_queue_leases_repaired_total", "Keys found held without a lease, as after lost data; each got one."),
-		lostExt:     counter("deltaplane_queue_extensions_lost_total", "Leases that could not be extended any more."),
-		died:        counter("deltaplane_queue_buried_total", "Keys that became dead."),
-		overflows:   counter("deltaplane_queue_shed_total", "Calls refused because too many waited for a turn."),
-		turnOps:     histogram("deltaplane_queue_turn_operations", "Operations in one turn of the store.", prometheus.ExponentialBuckets(1, 2, 11)),
-		turnTime:    histogram("deltaplane_queue_turn_seconds", "Time of one turn of the store.", prometheus.ExponentialBuckets(1e-5, 2.5, 14)),
+		byQueue:         byQueue,
+		adds:            counter("workqueue_adds_total", "Keys added; adds of keys that waited already are not counted."),
+		retries:         counter("workqueue_retries_total", "Delayed and rate-limited adds, also those without a delay."),
+		waited:          histogram("workqueue_queue_duration_seconds", "From add to lease.", seconds),
+		worked:          histogram("workqueue_work_duration_seconds", "From lease to settlement.", seconds),
+		settles:         counter("deltaplane_queue_settlements_total", "Settlements, by result: settled, requeued, lost, not_leased.", "result"),
+		expired:         counter("deltaplane_queue_leases_expired_total", "Leases that ended unsettled; their keys wait again."),
+		redelivered:     counter("deltaplane_queue_leases_redelivered_total", "Leases of keys whose holder before was lost."),
+		repaired:        counter("deltaplane_queue_leases_repaired_total", "Keys found held without a lease, as after lost data; each got one."),
+		lostExt:         counter("deltaplane_queue_extensions_lost_total", "Leases that could not be extended any more."),
+		died:            counter("deltaplane_queue_buried_total", "Keys that became dead."),
+		overflows:       counter("deltaplane_queue_shed_total", "Calls refused because too many waited for a transaction."),
+		transactionOps:  histogram("deltaplane_queue_turn_operations", "Operations in one transaction of the store.", prometheus.ExponentialBuckets(1, 2, 11)),
+		transactionTime: histogram("deltaplane_queue_turn_seconds", "Time of one transaction of the store.", prometheus.ExponentialBuckets(1e-5, 2.5, 14)),
 		errors: counter("deltaplane_queue_turn_errors_total",
-			"Turns that failed, by reason: full, unknown, denied, unavailable, other.", "reason"),
+			"Transactions that failed, by reason: full, unknown, denied, unavailable, other.", "reason"),
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "deltaplane_queue_streams", Help: "Open streams, by kind: work, produce.",
 		}, []string{"kind"}),
@@ -110,7 +110,7 @@ func (m *Set) OpenStream(kind string) (end func()) {
 // Queue is the metrics of one queue, looked up once.
 type Queue struct {
 	adds, Retries, expired, redelivered, died, Overflows, LostExt, Repaired prometheus.Counter
-	waited, worked, turnOps, turnTime                                       prometheus.Observer
+	waited, worked, transactionOps, transactionTime                         prometheus.Observer
 	settles                                                                 [workqueue.Held + 1]prometheus.Counter
 	errors                                                                  *prometheus.CounterVec
 
@@ -126,7 +126,7 @@ func (m *Set) Queue(name string) *Queue {
 		adds: m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
 		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), Overflows: m.overflows.WithLabelValues(name),
 		LostExt: m.lostExt.WithLabelValues(name), Repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
-		turnOps: m.turnOps.WithLabelValues(name), turnTime: m.turnTime.WithLabelValues(name),
+		transactionOps: m.transactionOps.WithLabelValues(name), transactionTime: m.transactionTime.WithLabelValues(name),
 		errors: m.errors.MustCurryWith(prometheus.Labels{"name": name}),
 	}
 	for status, result := range map[workqueue.Status]string{
@@ -140,11 +140,11 @@ func (m *Set) Queue(name string) *Queue {
 // Transaction counts one transaction; r is nil when it failed, and holds the counts of the
 // whole queue.
 func (l *Queue) Transaction(ops int, took time.Duration, r *workqueue.Result) {
-	l.turnTime.Observe(took.Seconds())
+	l.transactionTime.Observe(took.Seconds())
 	if r == nil {
 		return
 	}
-	l.turnOps.Observe(float64(ops))
+	l.transactionOps.Observe(float64(ops))
 	l.saw(r.Counts)
 	Count(l.adds, r.Added)
 	Count(l.Retries, r.Retried)

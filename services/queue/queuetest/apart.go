@@ -44,8 +44,8 @@ func (q apartQueue) Partitions() []engine.Partition {
 	return parts
 }
 
-// Turn implements [engine.Partition].
-func (p ApartPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+// Apply implements [engine.Partition].
+func (p ApartPart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	p.Of.mu.Lock()
 	gone, refuse := p.Of.gone, p.Of.Refuse
 	p.Of.mu.Unlock()
@@ -56,7 +56,7 @@ func (p ApartPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Resu
 		}
 		return nil, engine.ErrUnavailable
 	}
-	return p.Partition.Turn(ctx, t)
+	return p.Partition.Apply(ctx, t)
 }
 
 // Away makes the partition hang; back refuses what hung and lets it go on.

@@ -57,8 +57,8 @@ func Tell(events []*queuev1.HistoryEvent) string {
 	return strings.Join(out, ", ")
 }
 
-// Turns is how many turns all queues have had.
-func (r *Rig) Turns(t *testing.T) (n uint64) {
+// Transactions is how many transactions all queues have had.
+func (r *Rig) Transactions(t *testing.T) (n uint64) {
 	t.Helper()
 	families, err := r.Tel.Registry.Gather()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 func audit(t *testing.T, q engine.Queue) (found int) {
 	t.Helper()
 	for at := 0; ; {
-		r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: at}}}).Replies[0]
+		r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: at}}}).Replies[0]
 		found += r.Count
 		if at = int(r.Next); at == 0 {
 			return found
@@ -38,8 +38,8 @@ func damaged(t *testing.T, held int) (q engine.Queue, leases []workqueue.Lease, 
 	for i := range held {
 		keys = append(keys, fmt.Sprintf("k%03d", i))
 	}
-	turn(t, q, add(keys...))
-	leases = turn(t, q, take(held)).Leases
+	apply(t, q, add(keys...))
+	leases = apply(t, q, take(held)).Leases
 	if len(leases) != held {
 		t.Fatalf("%d leases, want %d", len(leases), held)
 	}
@@ -53,7 +53,7 @@ const (
 
 func settled(t *testing.T, q engine.Queue, l workqueue.Lease) workqueue.Status {
 	t.Helper()
-	return turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}}).Replies[0].Status
+	return apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}}).Replies[0].Status
 }
 
 func TestAllDeadlinesLostAtOnce(t *testing.T) {
@@ -72,11 +72,11 @@ func TestAllDeadlinesLostAtOnce(t *testing.T) {
 				t.Errorf("the first holder's settlement: status %d", s)
 			}
 			advance(19 * time.Second)
-			if r := turn(t, q, take(held)); len(r.Leases) != 0 || r.Counts.Processing != held-1 {
+			if r := apply(t, q, take(held)); len(r.Leases) != 0 || r.Counts.Processing != held-1 {
 				t.Errorf("before their time: %d leases, counts %+v", len(r.Leases), r.Counts)
 			}
 			advance(1100 * time.Millisecond)
-			r := turn(t, q, take(held))
+			r := apply(t, q, take(held))
 			if len(r.Leases) != held-1 || r.Counts.Processing != held-1 || r.Expired != held-1 {
 				t.Errorf("after it: %d leases, %d expired, counts %+v: want %d", len(r.Leases), r.Expired, r.Counts, held-1)
 			}
@@ -95,7 +95,7 @@ func TestDeadlinesLostAllButTheMemberThatKeepsTheSetWide(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := turn(t, q, workqueue.Turn{}); r.Counts.Processing != 50 { // or a settlement would make it −1, and the next lease 0
+	if r := apply(t, q, workqueue.Transaction{}); r.Counts.Processing != 50 { // or a settlement would make it −1, and the next lease 0
 		t.Errorf("counts %+v before the audit, want 50 held", r.Counts)
 	}
 	if s := settled(t, q, leases[49]); s != workqueue.Settled {
@@ -105,7 +105,7 @@ func TestDeadlinesLostAllButTheMemberThatKeepsTheSetWide(t *testing.T) {
 		t.Errorf("%d got a deadline, want 49", n)
 	}
 	advance(20100 * time.Millisecond)
-	if r := turn(t, q, take(100)); len(r.Leases) != 49 || r.Counts.Processing != 49 {
+	if r := apply(t, q, take(100)); len(r.Leases) != 49 || r.Counts.Processing != 49 {
 		t.Errorf("after their time: %d leases, counts %+v", len(r.Leases), r.Counts)
 	}
 }
@@ -128,7 +128,7 @@ func TestHeldKeysThatAreCountedTooFewKeepTheirDeadlines(t *testing.T) {
 		t.Errorf("status %d", s)
 	}
 	advance(5100 * time.Millisecond)
-	if r := turn(t, q, take(5)); len(r.Leases) != 4 || r.Counts.Processing != 4 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 4 || r.Counts.Processing != 4 {
 		t.Errorf("after the leases' time: %d leases, counts %+v", len(r.Leases), r.Counts)
 	}
 }
@@ -151,7 +151,7 @@ func TestADeadlineOfNothingIsDroppedAndTheCountPutRight(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", held), func(t *testing.T) {
 				t.Parallel()
 				q, leases, by, advance := damaged(t, held)
-				turn(t, q, add("waits", leases[0].Key)) // which is dirty then
+				apply(t, q, add("waits", leases[0].Key)) // which is dirty then
 				if err := damage(t.Context(), by, leases); err != nil {
 					t.Fatal(err)
 				}
@@ -164,7 +164,7 @@ func TestADeadlineOfNothingIsDroppedAndTheCountPutRight(t *testing.T) {
 					}
 				}
 				advance(5100 * time.Millisecond)
-				r := turn(t, q, take(held))
+				r := apply(t, q, take(held))
 				if len(r.Leases) != 2 || r.Leases[0].Key != "waits" || r.Leases[1].Key != leases[1].Key {
 					t.Errorf("leased %v, want what waited and what was held", r.Leases)
 				}
@@ -174,7 +174,7 @@ func TestADeadlineOfNothingIsDroppedAndTheCountPutRight(t *testing.T) {
 						t.Errorf("settle %q: status %d", l.Key, s)
 					}
 				}
-				if c := turn(t, q, workqueue.Turn{}).Counts; c != (workqueue.Counts{}) {
+				if c := apply(t, q, workqueue.Transaction{}).Counts; c != (workqueue.Counts{}) {
 					t.Errorf("counts %+v, want nothing left", c)
 				}
 			})
@@ -189,10 +189,10 @@ func TestAnAuditLooksAtABoundedPartOfTheKeys(t *testing.T) {
 	for i := range 20_000 {
 		keys = append(keys, fmt.Sprint("more", i))
 	}
-	turn(t, q, add(keys...))
+	apply(t, q, add(keys...))
 	steps := func() (n int) {
 		for at := 0; n == 0 || at != 0; n++ {
-			at = int(turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: at}}}).Replies[0].Next)
+			at = int(apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: at}}}).Replies[0].Next)
 		}
 		return n
 	}
@@ -206,7 +206,7 @@ func TestAnAuditLooksAtABoundedPartOfTheKeys(t *testing.T) {
 	if n := steps(); n < 20_000/2048/2 || n > 2*20_000/2048 {
 		t.Errorf("where the numbers differ %d steps, want about 2048 keys a step", n)
 	}
-	if c := turn(t, q, workqueue.Turn{}).Counts; c.Processing != 0 {
+	if c := apply(t, q, workqueue.Transaction{}).Counts; c.Processing != 0 {
 		t.Errorf("counts %+v after a whole walk, want none held", c)
 	}
 }

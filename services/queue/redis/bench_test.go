@@ -45,22 +45,22 @@ func newStore(b *testing.B, cfg workqueue.Config) *store {
 	return &store{B: b, client: c, part: q.Partitions()[0]}
 }
 
-func (s *store) turn(t *workqueue.Turn) *workqueue.Result {
-	r, err := s.part.Turn(s.Context(), t)
+func (s *store) apply(t *workqueue.Transaction) *workqueue.Result {
+	r, err := s.part.Apply(s.Context(), t)
 	if err != nil {
 		s.Fatal(err)
 	}
 	return r
 }
 
-// loop is turns as a dispatcher makes them with so many cycles under way: some
-// streams add, others settle what they got two turns ago, and all take.
+// loop is transactions as a dispatcher makes them with so many cycles under way: some
+// streams add, others settle what they got two transactions ago, and all take.
 type loop struct {
 	s        *store
 	batch    int
 	add      func(op *workqueue.Op)
 	read     *workqueue.More // what settlements carry
-	turn     workqueue.Turn
+	tx       workqueue.Transaction
 	next     int
 	held     [2][]workqueue.Lease
 	finished int
@@ -71,7 +71,7 @@ func newLoop(s *store, inFlight int) *loop { return &loop{s: s, batch: max(1, in
 const streams = 8
 
 func (l *loop) step() {
-	t := &l.turn
+	t := &l.tx
 	t.Ops, t.Takes = t.Ops[:0], t.Takes[:0]
 	ended := l.held[0]
 	l.finished += len(ended)
@@ -90,7 +90,7 @@ func (l *loop) step() {
 	for i := range min(streams, l.batch) {
 		t.Takes = append(t.Takes, workqueue.Take{Holder: "session-of-a-worker-" + strconv.Itoa(i), Max: 1 + l.batch/streams})
 	}
-	l.held[0], l.held[1] = l.held[1], l.s.turn(t).Leases
+	l.held[0], l.held[1] = l.held[1], l.s.apply(t).Leases
 }
 
 // run does cycles and reports Redis' own processor time for one, which is
@@ -110,15 +110,15 @@ func (l *loop) run() {
 	l.s.ReportMetric(float64(l.finished)/l.s.Elapsed().Seconds(), "cycles/s")
 }
 
-// BenchmarkTurn is whole cycles by a bare engine.
-func BenchmarkTurn(b *testing.B) {
+// BenchmarkTransaction is whole cycles by a bare engine.
+func BenchmarkTransaction(b *testing.B) {
 	for _, inFlight := range []int{1, 16, 256, 512, 1024} {
 		b.Run(strconv.Itoa(inFlight), func(b *testing.B) { newLoop(newStore(b, workqueue.Config{}), inFlight).run() })
 	}
 }
 
-// BenchmarkTurnFeatures is the same where keys carry what they may.
-func BenchmarkTurnFeatures(b *testing.B) {
+// BenchmarkTransactionFeatures is the same where keys carry what they may.
+func BenchmarkTransactionFeatures(b *testing.B) {
 	for name, add := range map[string]func(*workqueue.Op){
 		"priority": func(op *workqueue.Op) { op.Level = uint8(len(op.Key)+int(op.Key[len(op.Key)-1])) % workqueue.Levels },
 		"trace":    func(op *workqueue.Op) { op.Trace = trace },
@@ -176,13 +176,13 @@ func BenchmarkBacklog(b *testing.B) {
 			l := newLoop(s, 256)
 			const batch = 250
 			for i := 0; i < backlog; i += batch {
-				var t workqueue.Turn
+				var t workqueue.Transaction
 				for j := range batch {
 					t.Ops = append(t.Ops,
 						workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/old-job-%07d", i+j), Level: workqueue.Level(0)},
 						workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/far-job-%07d", i+j), Level: workqueue.Level(0), Delay: 3600e6 + int64(i+j)*1000})
 				}
-				s.turn(&t)
+				s.apply(&t)
 			}
 			l.run()
 			slow, err := s.client.SlowLogGet(b.Context(), -1).Result()
@@ -198,7 +198,7 @@ func BenchmarkBacklog(b *testing.B) {
 	}
 }
 
-// BenchmarkAudit is turns that audit a queue of 100,000 keys, a thousand of them
+// BenchmarkAudit is transactions that audit a queue of 100,000 keys, a thousand of them
 // held: Redis' own processor time for one, where nothing is wrong and where the
 // numbers do not agree.
 func BenchmarkAudit(b *testing.B) {
@@ -206,11 +206,11 @@ func BenchmarkAudit(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := newStore(b, workqueue.Config{LeaseFor: time.Hour})
 			for i := range 100 {
-				t := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 10}}}
+				t := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 10}}}
 				for j := range 1000 {
 					t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/some-job-%07d", 1000*i+j), Level: workqueue.Level(0)})
 				}
-				s.turn(&t)
+				s.apply(&t)
 			}
 			at, n := int64(0), 0
 			before := s.cpu()
@@ -221,7 +221,7 @@ func BenchmarkAudit(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				at = s.turn(&workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: int(at)}}}).Replies[0].Next
+				at = s.apply(&workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: int(at)}}}).Replies[0].Next
 			}
 			b.ReportMetric((s.cpu()-before)/float64(b.N)*1e6, "redis-us/audit")
 		})

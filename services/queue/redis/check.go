@@ -53,13 +53,13 @@ func (e *Engine) Check(ctx context.Context) error {
 	return cmp.Or(err, limits, partial)
 }
 
-// load has a node know the turn's script, once in each of its runs.
+// load has a node know the transaction's script, once in each of its runs.
 func (n *node) load(ctx context.Context) error {
 	f := n.facts.Load()
 	if f != nil && f.loaded.Load() {
 		return nil
 	}
-	if err := n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
+	if err := n.client.ScriptLoad(ctx, transactionLua).Err(); err != nil {
 		return err
 	}
 	if f = n.facts.Load(); f != nil {

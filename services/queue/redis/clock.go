@@ -20,7 +20,7 @@ import (
 const (
 	// drift is the share of a time that two clocks may differ by: one in so many.
 	drift = 200
-	// leastSlack is how much later than expected a turn may come before it has to
+	// leastSlack is how much later than expected a transaction may come before it has to
 	// be asked whether it was long on its way.
 	leastSlack = 250 * time.Millisecond
 	// asking is how long a process that has just come lets no delay end and asks the
@@ -37,7 +37,7 @@ type estimate struct {
 	lo    time.Duration
 	hi    time.Duration
 	off   int64         // the offset that the partition had
-	slack time.Duration // how much later than expected a turn may come
+	slack time.Duration // how much later than expected a transaction may come
 	since time.Duration // when the partition was met first
 	met   bool
 	own   bool // this process made the partition: nothing is older
@@ -55,7 +55,7 @@ func (e *estimate) spread(at time.Duration) (lo, hi time.Duration) {
 }
 
 // young is how long this process does not know yet whether the clock stepped
-// before it came: for one longest lease. Its turns let no lease expire, and as long
+// before it came: for one longest lease. Its transactions let no lease expire, and as long
 // as it asks others no delay end.
 func (e *estimate) young(at time.Duration, longest time.Duration) (left, asks time.Duration) {
 	e.mu.Lock()
@@ -74,7 +74,7 @@ func (e *estimate) unsure(at time.Duration, longest time.Duration) time.Duration
 	return max(e.since+longest-at, 0)
 }
 
-// bounds are the first and the last microsecond at which a turn that is sent
+// bounds are the first and the last microsecond at which a transaction that is sent
 // now may find the partition's clock; false when nothing is known.
 func (e *estimate) bounds(at time.Duration) (lo, hi int64, ok bool) {
 	e.mu.Lock()
@@ -86,7 +86,7 @@ func (e *estimate) bounds(at time.Duration) (lo, hi int64, ok bool) {
 	return (at + a - leastSlack).Microseconds(), (at + b + max(e.slack, leastSlack)).Microseconds(), true
 }
 
-// learn takes in that a turn, sent and answered at times of the process' clock,
+// learn takes in that a transaction, sent and answered at times of the process' clock,
 // found the partition's clock at now. Of what is known and what is learned the
 // narrower counts. A clock that fell back by less than the slack is followed,
 // one that ran ahead is not: many small steps come to be a large one.
@@ -110,9 +110,9 @@ func (e *estimate) learn(sent, came time.Duration, now, off int64) {
 	e.known, e.at, e.lo, e.hi, e.off, e.slack = true, came, lo, hi, off, 2*(came-sent)
 }
 
-// refused judges a turn that found the clock at another time than it may be:
-// by is what sets it right, zero when the turn was merely long on its way, or
-// when another process, which knows better, has set it: then the next turn
+// refused judges a transaction that found the clock at another time than it may be:
+// by is what sets it right, zero when the transaction was merely long on its way, or
+// when another process, which knows better, has set it: then the next transaction
 // takes what there is. Where two processes disagree the later time stays.
 func (e *estimate) refused(sent, came time.Duration, now, off int64, longest time.Duration) (by int64) {
 	store := time.Duration(now) * time.Microsecond
@@ -140,15 +140,15 @@ func (e *estimate) refused(sent, came time.Duration, now, off int64, longest tim
 	return by
 }
 
-// clockError is the script's refusal of a turn for the time it found.
+// clockError is the script's refusal of a transaction for the time it found.
 type clockError struct{ now, off int64 }
 
 func (*clockError) Error() string { return "queue: the clock of redis is not where it should be" }
 
 // correct sets a partition's clock right, which has the offset off. It is refused
-// like any turn when another process was first, or the clock stepped once more.
+// like any transaction when another process was first, or the clock stepped once more.
 func (p *partition) correct(ctx context.Context, by, off int64) (*workqueue.Correction, error) {
-	sent, t := p.e.clock(), &workqueue.Turn{}
+	sent, t := p.e.clock(), &workqueue.Transaction{}
 	d, err := p.attempt(ctx, 0, false, t, &sender{}, &fix{by, off})
 	if err != nil {
 		return nil, err

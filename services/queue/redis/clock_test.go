@@ -11,7 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-// steps are what a clock may do between two turns.
+// steps are what a clock may do between two transactions.
 var steps = map[string]time.Duration{"an hour forward": time.Hour, "an hour back": -time.Hour, "a second forward": time.Second, "a second back": -time.Second}
 
 // stepping is configured with time that passes, and a clock of Redis that steps.
@@ -30,36 +30,36 @@ func TestAStepOfTheClockMovesNothing(t *testing.T) {
 			cfg, skew, step := stepping(start(t).URL())
 			e := newEngine(t, cfg)
 			q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second})
-			turn(t, q, add("held", "later"))
-			turn(t, q, take(1))
+			apply(t, q, add("held", "later"))
+			apply(t, q, take(1))
 			delayed := add("delayed")
 			delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
-			turn(t, q, delayed)
+			apply(t, q, delayed)
 
 			step.Add(int64(by))
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			if got := e.ClockSteps(); got != 1 {
 				t.Errorf("%d steps counted, want 1", got)
 			}
-			if r := turn(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "later" {
+			if r := apply(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "later" {
 				t.Fatalf("leases %v, want later, for what is ready goes on", r.Leases)
 			}
 			skew.Add(int64(8 * time.Second))
-			if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+			if r := apply(t, q, take(1)); len(r.Leases) != 0 {
 				t.Errorf("%s came 2 s early", r.Leases[0].Key)
 			}
 			skew.Add(int64(2500 * time.Millisecond))
-			if r := turn(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
+			if r := apply(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
 				t.Errorf("leases %v, want what was delayed", r.Leases)
 			}
 			// A lease may last once more as long as it was: after a step back nobody
 			// knows in which of the two times it was granted.
 			skew.Add(int64(7 * time.Second))
-			if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+			if r := apply(t, q, take(1)); len(r.Leases) != 0 {
 				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
 			}
 			skew.Add(int64(14 * time.Second))
-			if r := turn(t, q, take(5)); len(r.Leases) < 1 || r.Leases[0].Key != "held" {
+			if r := apply(t, q, take(5)); len(r.Leases) < 1 || r.Leases[0].Key != "held" {
 				t.Errorf("leases %v, want what a dead worker held", r.Leases)
 			}
 		})
@@ -76,13 +76,13 @@ func TestEachPartitionIsPutRightOnce(t *testing.T) {
 			q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second, Partitions: 2})
 			other := at(q, 1)
 			for _, of := range []engine.Queue{q, other} {
-				turn(t, of, add("held"))
-				turn(t, of, take(1))
+				apply(t, of, add("held"))
+				apply(t, of, take(1))
 			}
 			step.Add(int64(by))
 			for range 3 {
 				for _, of := range []engine.Queue{q, other} {
-					if r := turn(t, of, take(1)); len(r.Leases) != 0 {
+					if r := apply(t, of, take(1)); len(r.Leases) != 0 {
 						t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
 					}
 				}
@@ -102,24 +102,24 @@ func TestAServerThatComesAfterAStepHandsNothingOutTwice(t *testing.T) {
 			cfg, skew, step := stepping(start(t).URL())
 			old := newEngine(t, cfg)
 			q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
-			turn(t, q, add("old", "new"))
-			turn(t, q, take(1))
+			apply(t, q, add("old", "new"))
+			apply(t, q, take(1))
 
 			step.Add(int64(by))
 			other, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := turn(t, other, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "new" {
+			if r := apply(t, other, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "new" {
 				t.Fatalf("the new server leased %v, want new", r.Leases)
 			}
-			turn(t, q, workqueue.Turn{}) // the old one puts the clock right
+			apply(t, q, workqueue.Transaction{}) // the old one puts the clock right
 			skew.Add(int64(15 * time.Second))
-			if a, b := turn(t, q, take(5)), turn(t, other, take(5)); len(a.Leases)+len(b.Leases) != 0 {
+			if a, b := apply(t, q, take(5)), apply(t, other, take(5)); len(a.Leases)+len(b.Leases) != 0 {
 				t.Errorf("leased %v and %v while both keys were held", a.Leases, b.Leases)
 			}
 			skew.Add(int64(26 * time.Second))
-			a, b := turn(t, q, take(5)), turn(t, other, take(5))
+			a, b := apply(t, q, take(5)), apply(t, other, take(5))
 			if len(a.Leases)+len(b.Leases) != 2 {
 				t.Errorf("leased %v and %v, want both keys of dead workers", a.Leases, b.Leases)
 			}
@@ -134,7 +134,7 @@ func TestAServerThatComesAfterAStepLetsNoDelayEndEarly(t *testing.T) {
 	q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
 	delayed := add("delayed")
 	delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
-	turn(t, q, delayed)
+	apply(t, q, delayed)
 	woken := wakes(t, old)
 	for len(woken) > 0 {
 		<-woken
@@ -145,7 +145,7 @@ func TestAServerThatComesAfterAStepLetsNoDelayEndEarly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := turn(t, other, take(1))
+	r := apply(t, other, take(1))
 	if len(r.Leases) != 0 {
 		t.Errorf("%s came early", r.Leases[0].Key)
 	}
@@ -155,13 +155,13 @@ func TestAServerThatComesAfterAStepLetsNoDelayEndEarly(t *testing.T) {
 	if name := <-woken; name != "dev/job" { // the old one is asked to look
 		t.Errorf("woken for %q", name)
 	}
-	turn(t, q, workqueue.Turn{})
+	apply(t, q, workqueue.Transaction{})
 	skew.Add(int64(5 * time.Second))
-	if r := turn(t, other, take(1)); len(r.Leases) != 0 {
+	if r := apply(t, other, take(1)); len(r.Leases) != 0 {
 		t.Errorf("%s came early, when the clock was right again", r.Leases[0].Key)
 	}
 	skew.Add(int64(5500 * time.Millisecond))
-	if r := turn(t, other, take(1)); len(r.Leases) != 1 {
+	if r := apply(t, other, take(1)); len(r.Leases) != 1 {
 		t.Error("what was delayed did not come")
 	}
 }
@@ -172,15 +172,15 @@ func TestAServerAloneLetsDelaysEndAfterItHasAsked(t *testing.T) {
 	q := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
 	delayed := add("delayed")
 	delayed.Ops[0].Delay = time.Second.Microseconds()
-	turn(t, q, delayed)
+	apply(t, q, delayed)
 	skew.Add(int64(2 * time.Second))
 	alone, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, alone, workqueue.Turn{})
+	apply(t, alone, workqueue.Transaction{})
 	skew.Add(int64(1100 * time.Millisecond))
-	if r := turn(t, alone, take(1)); len(r.Leases) != 1 {
+	if r := apply(t, alone, take(1)); len(r.Leases) != 1 {
 		t.Error("what was delayed did not come")
 	}
 }
@@ -189,14 +189,14 @@ func TestAServerAloneLetsNoLeaseExpireUntilItKnowsTheClock(t *testing.T) {
 	t.Parallel()
 	cfg, skew, step := stepping(start(t).URL())
 	q := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
-	turn(t, q, add("held", "ready"))
-	turn(t, q, take(1))
+	apply(t, q, add("held", "ready"))
+	apply(t, q, take(1))
 	step.Add(int64(time.Hour))
 	alone, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := turn(t, alone, take(5))
+	r := apply(t, alone, take(5))
 	if len(r.Leases) != 1 || r.Leases[0].Key != "ready" {
 		t.Errorf("leases %v, want what is ready and not what is held", r.Leases)
 	}
@@ -204,11 +204,11 @@ func TestAServerAloneLetsNoLeaseExpireUntilItKnowsTheClock(t *testing.T) {
 		t.Errorf("next due in %d us, want when leases may expire", wait)
 	}
 	skew.Add(int64(15 * time.Second))
-	if r := turn(t, alone, take(5)); len(r.Leases) != 0 {
+	if r := apply(t, alone, take(5)); len(r.Leases) != 0 {
 		t.Errorf("leases %v: they may not have expired", r.Leases)
 	}
 	skew.Add(int64(5100 * time.Millisecond))
-	if r := turn(t, alone, take(5)); len(r.Leases) != 2 {
+	if r := apply(t, alone, take(5)); len(r.Leases) != 2 {
 		t.Errorf("leases %v, want both keys", r.Leases)
 	}
 }
@@ -221,19 +221,19 @@ func TestAStepThatOnlyAnotherServerSawIsNotFollowedBack(t *testing.T) {
 			cfg, skew, step := stepping(start(t).URL())
 			old := newEngine(t, cfg)
 			q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
-			turn(t, q, add("held"))
+			apply(t, q, add("held"))
 			other, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
 			if err != nil {
 				t.Fatal(err)
 			}
-			turn(t, other, workqueue.Turn{})
+			apply(t, other, workqueue.Transaction{})
 			skew.Add(int64(21 * time.Second))
-			turn(t, other, workqueue.Turn{})
-			turn(t, q, take(1))
+			apply(t, other, workqueue.Transaction{})
+			apply(t, q, take(1))
 			step.Add(int64(by))
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			step.Add(-int64(by)) // both steps passed the other by
-			if r := turn(t, other, take(1)); len(r.Leases) != 0 {
+			if r := apply(t, other, take(1)); len(r.Leases) != 0 {
 				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
 			}
 		})
@@ -245,19 +245,19 @@ func TestServersThatDisagreeAboutTheClockComeToOneTime(t *testing.T) {
 	cfg, skew, step := stepping(start(t).URL())
 	old := newEngine(t, cfg)
 	q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second, MaxLease: 20 * time.Second})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	step.Add(int64(time.Hour))
 	late := newEngine(t, cfg)
 	other, err := late.Open(t.Context(), "dev/job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, other, workqueue.Turn{})
+	apply(t, other, workqueue.Transaction{})
 	skew.Add(int64(time.Minute)) // the late one takes the time for the right one
-	turn(t, other, workqueue.Turn{})
+	apply(t, other, workqueue.Transaction{})
 	for range 10 {
-		turn(t, q, workqueue.Turn{})
-		turn(t, other, workqueue.Turn{})
+		apply(t, q, workqueue.Transaction{})
+		apply(t, other, workqueue.Transaction{})
 	}
 	if n := old.ClockSteps() + late.ClockSteps(); n < 1 || n > 4 {
 		t.Errorf("the clock was set %d times, want few", n)
@@ -276,19 +276,19 @@ func TestAServerThatHasJustComePutsRightAStepThatItLivedThrough(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			turn(t, q, add("held"))
+			apply(t, q, add("held"))
 			skew.Add(int64(15 * time.Second))
-			turn(t, q, take(1))
+			apply(t, q, take(1))
 			delayed := add("delayed")
 			delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
-			turn(t, q, delayed)
+			apply(t, q, delayed)
 			step.Add(int64(by))
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			if got := young.ClockSteps(); got != 1 {
 				t.Errorf("%d steps counted, want 1", got)
 			}
 			skew.Add(int64(10500 * time.Millisecond)) // it is no longer new
-			if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
+			if r := apply(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
 				t.Errorf("leases %v, want what was delayed and not what is held", r.Leases)
 			}
 		})
@@ -309,16 +309,16 @@ func TestAServerThatMadeAQueueAndDidNotServeItKnowsItsClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			q = at(q, 1)
-			turn(t, q, add("held"))
-			turn(t, q, take(1))
+			apply(t, q, add("held"))
+			apply(t, q, take(1))
 			if err := gone.Close(); err != nil {
 				t.Fatal(err)
 			}
 			step.Add(int64(by))
-			if r := turn(t, maker, take(1)); len(r.Leases) != 0 {
+			if r := apply(t, maker, take(1)); len(r.Leases) != 0 {
 				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
 			}
-			if r := turn(t, maker, workqueue.Turn{}); r.NextDue > r.Now+25e6 {
+			if r := apply(t, maker, workqueue.Transaction{}); r.NextDue > r.Now+25e6 {
 				t.Errorf("next due in %d us, want one lease time at the most", r.NextDue-r.Now)
 			}
 			if got := e.ClockSteps(); got != 1 {
@@ -334,19 +334,19 @@ func TestACorrectionThatAFailoverLostIsDoneAgain(t *testing.T) {
 	cfg, _, step := stepping(srv.URL())
 	e := newEngine(t, cfg)
 	q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second})
-	turn(t, q, add("held"))
-	turn(t, q, take(1))
+	apply(t, q, add("held"))
+	apply(t, q, take(1))
 	c, st := raw(t, srv), "dp:{dev/job/0}:st"
 	was, err := c.HGet(t.Context(), st, "").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	step.Add(int64(time.Hour))
-	turn(t, q, workqueue.Turn{})
+	apply(t, q, workqueue.Transaction{})
 	if err := c.HSet(t.Context(), st, "", was).Err(); err != nil { // as a replica had it
 		t.Fatal(err)
 	}
-	if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+	if r := apply(t, q, take(1)); len(r.Leases) != 0 {
 		t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
 	}
 	if got := e.ClockSteps(); got != 2 {
@@ -360,7 +360,7 @@ func wrong(t *testing.T, by time.Duration, c workqueue.Config, keys ...string) (
 	t.Helper()
 	cfg, skew, step := stepping(start(t).URL())
 	old = configure(t, newEngine(t, cfg), c)
-	turn(t, old, add(keys...))
+	apply(t, old, add(keys...))
 	step.Add(int64(by))
 	young, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
 	if err != nil {
@@ -372,12 +372,12 @@ func wrong(t *testing.T, by time.Duration, c workqueue.Config, keys ...string) (
 func TestWhatTheDispatchLimiterGaveInAWrongTimeHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	young, old, skew := wrong(t, time.Hour, workqueue.Config{Dispatch: &workqueue.Rate{QPS: 1, Burst: 1}}, "a", "b")
-	if r := turn(t, young, take(1)); len(r.Leases) != 1 {
+	if r := apply(t, young, take(1)); len(r.Leases) != 1 {
 		t.Fatal("nothing was handed out")
 	}
-	turn(t, old, workqueue.Turn{})
+	apply(t, old, workqueue.Transaction{})
 	skew.Add(int64(2 * time.Second))
-	if r := turn(t, old, take(1)); len(r.Leases) != 1 {
+	if r := apply(t, old, take(1)); len(r.Leases) != 1 {
 		t.Error("the limiter waits for the wrong time")
 	}
 }
@@ -385,15 +385,15 @@ func TestWhatTheDispatchLimiterGaveInAWrongTimeHoldsNothingUp(t *testing.T) {
 func TestAHolderThatCameInAWrongTimeIsStillKnown(t *testing.T) {
 	t.Parallel()
 	young, old, _ := wrong(t, -time.Hour, workqueue.Config{}, "a", "b", "c", "d")
-	by := func(holder string) workqueue.Turn {
-		return workqueue.Turn{Takes: []workqueue.Take{{Holder: holder, Max: 1}}}
+	by := func(holder string) workqueue.Transaction {
+		return workqueue.Transaction{Takes: []workqueue.Take{{Holder: holder, Max: 1}}}
 	}
-	key := turn(t, young, by("first")).Leases[0].Key
-	turn(t, old, workqueue.Turn{})
+	key := apply(t, young, by("first")).Leases[0].Key
+	apply(t, old, workqueue.Transaction{})
 	for _, next := range []string{"x", "y", "z"} { // each looks for holders that are not needed
-		turn(t, old, by(next))
+		apply(t, old, by(next))
 	}
-	r := turn(t, old, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpInspect, Key: key}}})
+	r := apply(t, old, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpInspect, Key: key}}})
 	if it := r.Replies[0].Item; it == nil || it.Holder != "first" {
 		t.Errorf("%s is held by %+v, want first", key, it)
 	}
@@ -405,7 +405,7 @@ func TestAPauseThatBeganInAWrongTimeLasts(t *testing.T) {
 	cfg, _, step := stepping(srv.URL())
 	cfg.GiveUp = 20 * time.Second
 	old := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: time.Minute})
-	turn(t, old, add("a"))
+	apply(t, old, add("a"))
 	srv.Kill()
 	srv.Start()
 	step.Add(-int64(time.Hour))
@@ -413,8 +413,8 @@ func TestAPauseThatBeganInAWrongTimeLasts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, young, workqueue.Turn{}) // begins the pause, and does not know the time
-	if r := turn(t, old, take(1)); len(r.Leases) != 0 {
+	apply(t, young, workqueue.Transaction{}) // begins the pause, and does not know the time
+	if r := apply(t, old, take(1)); len(r.Leases) != 0 {
 		t.Errorf("%s was handed out in the pause", r.Leases[0].Key)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-// What turns call, all of Redis 6.2. Of each the keys are the first argument,
+// What transactions call, all of Redis 6.2. Of each the keys are the first argument,
 // or all of them where that is so.
 var allowed = map[string]string{
 	"TIME": "", "INFO": "", "PUBLISH": "",
@@ -30,7 +30,7 @@ var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
 // Redis Cluster and others that route or lock by key need every key named in
 // the call; MONITOR shows what scripts really touch.
-func TestTurnsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
+func TestTransactionsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	conn, err := net.Dial("tcp", srv.Addr())
@@ -49,7 +49,7 @@ func TestTurnsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 		defer close(ended)
 		lines := bufio.NewScanner(conn)
 		lines.Buffer(nil, 1<<20)
-		turn := false
+		tx := false
 		declared := map[string]bool{}
 		for lines.Scan() {
 			line := lines.Text()
@@ -62,16 +62,16 @@ func TestTurnsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 			}
 			name := strings.ToUpper(strings.Trim(args[0], `"`))
 			if !strings.Contains(line, "[0 lua]") {
-				turn = name == "EVALSHA" && len(args) > 3 && strings.Contains(line, ":rq:")
+				tx = name == "EVALSHA" && len(args) > 3 && strings.Contains(line, ":rq:")
 				clear(declared)
-				if turn {
+				if tx {
 					for _, k := range args[3 : 3+redis.KeyCount] {
 						declared[k] = true
 					}
 				}
 				continue
 			}
-			if !turn {
+			if !tx {
 				continue
 			}
 			seen[name]++

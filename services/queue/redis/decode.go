@@ -155,16 +155,16 @@ func (r *reader) array() int {
 	return n
 }
 
-// decodeTurn reads the script's answer to a turn.
-func decodeTurn(blob string, t *workqueue.Turn) (*workqueue.Result, error) {
+// decodeTransaction reads the script's answer to a transaction.
+func decodeTransaction(blob string, t *workqueue.Transaction) (*workqueue.Result, error) {
 	res, _, err := decodeAnswer(blob, t)
 	return res, err
 }
 
-// decodeAnswer is decodeTurn with the offset of the partition's clock.
-func decodeAnswer(blob string, t *workqueue.Turn) (res *workqueue.Result, off int64, err error) {
+// decodeAnswer is decodeTransaction with the offset of the partition's clock.
+func decodeAnswer(blob string, t *workqueue.Transaction) (res *workqueue.Result, off int64, err error) {
 	r := &reader{b: blob}
-	r.str() // the turn's number
+	r.str() // the transaction's number
 	res = &workqueue.Result{Now: r.num(), NextDue: r.num()}
 	res.Counts = workqueue.Counts{Ready: int(r.num()), Delayed: int(r.num()), Processing: int(r.num()), Dirty: int(r.num()), Dead: int(r.num())}
 	res.Added, res.Retried, res.Promoted, res.Expired = int(r.num()), int(r.num()), int(r.num()), int(r.num())

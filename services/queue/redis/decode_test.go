@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-var answered = workqueue.Turn{Ops: []workqueue.Op{
+var answered = workqueue.Transaction{Ops: []workqueue.Op{
 	{Kind: workqueue.OpAdd, Key: "k"}, {Kind: workqueue.OpInspect, Key: "k"}, {Kind: workqueue.OpObserve, Key: "k"}, {Kind: workqueue.OpReserve, Count: 1},
 }}
 
@@ -52,12 +52,12 @@ func answer() string {
 	return string(p)
 }
 
-func FuzzDecodeTurnNeverPanics(f *testing.F) {
+func FuzzDecodeTransactionNeverPanics(f *testing.F) {
 	f.Add(answer())
 	f.Add("\xa1s\x01\x02\x03\x04\x05\x06\x07\x00\x00\x00\x00\x00\x00\x00\xa0\x90\x00\x90\x90")
 	f.Add("\xdd\xff\xff\xff\xff")
 	f.Fuzz(func(t *testing.T, blob string) {
-		r, err := decodeTurn(blob, &answered)
+		r, err := decodeTransaction(blob, &answered)
 		if (r == nil) == (err == nil) {
 			t.Fatalf("result %v with error %v", r, err)
 		}
@@ -67,10 +67,10 @@ func FuzzDecodeTurnNeverPanics(f *testing.F) {
 	})
 }
 
-func TestDecodeTurn(t *testing.T) {
+func TestDecodeTransaction(t *testing.T) {
 	t.Parallel()
 	blob := answer()
-	r, err := decodeTurn(blob, &answered)
+	r, err := decodeTransaction(blob, &answered)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestDecodeTurn(t *testing.T) {
 		t.Errorf("leases (-got +want):\n%s", diff)
 	}
 	for cut := range len(blob) {
-		if _, err := decodeTurn(blob[:cut], &answered); err == nil {
+		if _, err := decodeTransaction(blob[:cut], &answered); err == nil {
 			t.Errorf("cut at %d was accepted", cut)
 		}
 	}

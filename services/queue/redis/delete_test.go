@@ -34,7 +34,7 @@ func TestADeletionThatComesLateLeavesWhatWasMadeSince(t *testing.T) {
 				if st, err := p.Status(t.Context()); err != nil || st.Counts != (workqueue.Counts{}) {
 					t.Errorf("partition %d of the new queue holds %+v, %v", part, st.Counts, err)
 				}
-				if _, err := p.Turn(t.Context(), &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "a"}}}); err != nil {
+				if _, err := p.Apply(t.Context(), &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "a"}}}); err != nil {
 					t.Fatal(err)
 				}
 			}

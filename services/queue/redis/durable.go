@@ -47,7 +47,7 @@ func (w *waiter) nothing() []any {
 	return []any{w.name, 0, 1}
 }
 
-// check says whether the durability was reached. When it was not, the turn has
+// check says whether the durability was reached. When it was not, the transaction has
 // been applied all the same; sent again, it is answered and waited for again.
 func (w *waiter) check(reply *redis.Cmd) error {
 	got, err := reply.Result()
@@ -70,7 +70,7 @@ func (w *waiter) check(reply *redis.Cmd) error {
 	return short(fmt.Sprintf("%d of %d replicas have answered", n, w.want))
 }
 
-// short says why a turn that was applied is not durable yet.
+// short says why a transaction that was applied is not durable yet.
 type short string
 
 func (s short) Error() string { return string(s) }
@@ -78,7 +78,7 @@ func (s short) Error() string { return string(s) }
 // Is makes it the outcome that it is.
 func (s short) Is(target error) bool { return target == engine.ErrUnknown }
 
-// wait is what turns of a queue wait for at this node, nil for nothing, or why
+// wait is what transactions of a queue wait for at this node, nil for nothing, or why
 // it cannot keep the queue's durability.
 func (n *node) wait(cfg *workqueue.Config) (*waiter, error) {
 	if cfg.Durability == workqueue.Memory {

@@ -66,16 +66,16 @@ func TestAnAnswerIsHeldUntilEnoughReplicasHaveIt(t *testing.T) {
 	s := embeddedtest.Sentinel(t, 2)
 	e := newEngine(t, redis.Config{URL: s.URL(), GiveUp: time.Second})
 	q := configure(t, e, workqueue.Config{Durability: workqueue.Replicated, Replicas: 2})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 
 	s.Nodes[1].Pause()
-	in := workqueue.Turn{Ops: add("b").Ops, Takes: take(5).Takes}
-	_, err := q.Partitions()[0].Turn(t.Context(), &in)
+	in := workqueue.Transaction{Ops: add("b").Ops, Takes: take(5).Takes}
+	_, err := q.Partitions()[0].Apply(t.Context(), &in)
 	if !errors.Is(err, engine.ErrUnknown) || !strings.Contains(err.Error(), "1 of 2 replicas have answered") {
-		t.Errorf("Turn = %v, want ErrUnknown that names how many answered", err)
+		t.Errorf("Apply = %v, want ErrUnknown that names how many answered", err)
 	}
 
-	// A replica that comes back in time lets the same turn be answered, once applied.
+	// A replica that comes back in time lets the same transaction be answered, once applied.
 	later := newEngine(t, redis.Config{URL: s.URL(), GiveUp: 20 * time.Second})
 	lq, err := later.Open(t.Context(), "dev/job")
 	if err != nil {
@@ -84,12 +84,12 @@ func TestAnAnswerIsHeldUntilEnoughReplicasHaveIt(t *testing.T) {
 	timer := time.AfterFunc(2500*time.Millisecond, s.Nodes[1].Continue)
 	defer timer.Stop()
 	begin := time.Now()
-	r := turn(t, lq, workqueue.Turn{Ops: add("c", "d").Ops, Takes: take(1).Takes})
+	r := apply(t, lq, workqueue.Transaction{Ops: add("c", "d").Ops, Takes: take(1).Takes})
 	if took := time.Since(begin); took < 2*time.Second {
 		t.Errorf("answered after %v, while a replica stood still", took)
 	}
 	if len(r.Leases) != 1 || r.Leases[0].Key != "c" || r.Counts.Processing != 3 {
-		t.Errorf("leases %v, counts %+v: a turn that was waited for twice was done twice", r.Leases, r.Counts)
+		t.Errorf("leases %v, counts %+v: a transaction that was waited for twice was done twice", r.Leases, r.Counts)
 	}
 	// Nobody else is held up by it.
 	if _, err := q.Partitions()[0].Status(t.Context()); err != nil {
@@ -97,24 +97,24 @@ func TestAnAnswerIsHeldUntilEnoughReplicasHaveIt(t *testing.T) {
 	}
 }
 
-func TestARepeatedTurnIsWaitedForOnItsNewConnection(t *testing.T) {
+func TestARepeatedTransactionIsWaitedForOnItsNewConnection(t *testing.T) {
 	t.Parallel()
 	s := embeddedtest.Sentinel(t, 1)
 	p := newProxy(t, s.Nodes[0].Addr())
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), GiveUp: 2 * time.Second})
 	q := configure(t, e, workqueue.Config{Durability: workqueue.Replicated})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	s.Nodes[1].Pause()
-	p.dropReply.Store(true) // the turn is answered on another connection, which has written nothing
+	p.dropReply.Store(true) // the transaction is answered on another connection, which has written nothing
 	in := add("b")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) {
-		t.Errorf("Turn = %v, want ErrUnknown: no replica has it", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("Apply = %v, want ErrUnknown: no replica has it", err)
 	}
 	if p.dropped.Load() == 0 {
 		t.Fatal("no reply was dropped")
 	}
 	s.Nodes[1].Continue()
-	if r := turn(t, q, add("c")); r.Counts.Ready != 3 {
+	if r := apply(t, q, add("c")); r.Counts.Ready != 3 {
 		t.Errorf("counts %+v, want a, b and c", r.Counts)
 	}
 }
@@ -125,17 +125,17 @@ func TestAQueueThatMustBeOnDiskIsRefusedWhenItsRedisNoLongerHasOne(t *testing.T)
 	p := newProxy(t, srv.Addr())
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), GiveUp: 2 * time.Second})
 	q := configure(t, e, workqueue.Config{Durability: workqueue.Fsync})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	srv.Do("CONFIG", "SET", "appendonly", "no")
 	p.cut() // as after a failover to a server that is set up otherwise
 	in := add("b")
 	for range 2 { // the connection that learns it may come with the first one
-		_, err := q.Partitions()[0].Turn(t.Context(), &in)
+		_, err := q.Partitions()[0].Apply(t.Context(), &in)
 		if errors.Is(err, engine.ErrDurability) && strings.Contains(err.Error(), "appendonly") {
 			return
 		}
 		if err != nil {
-			t.Fatalf("Turn = %v, want ErrDurability that names appendonly", err)
+			t.Fatalf("Apply = %v, want ErrDurability that names appendonly", err)
 		}
 	}
 	t.Error("a queue that must be on disk was served from memory")
@@ -146,18 +146,18 @@ func TestAMasterCutOffFromItsReplicasTakesNothing(t *testing.T) {
 	srv := start(t)
 	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 2 * time.Second})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	if err := raw(t, srv).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	in := workqueue.Turn{Ops: add("b").Ops, Takes: take(5).Takes}
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("Turn = %v, want ErrUnavailable: nothing was applied", err)
+	in := workqueue.Transaction{Ops: add("b").Ops, Takes: take(5).Takes}
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Apply = %v, want ErrUnavailable: nothing was applied", err)
 	}
 	if err := raw(t, srv).ConfigSet(t.Context(), "min-replicas-to-write", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "a" {
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "a" {
 		t.Errorf("leases %v, want a only", r.Leases)
 	}
 }

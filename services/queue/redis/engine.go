@@ -45,7 +45,7 @@ type Config struct {
 	// AllowEviction permits a maxmemory-policy other than noeviction, under
 	// which Redis may drop keys and with them exclusion.
 	AllowEviction bool
-	// GiveUp is how long a turn is tried, through restarts and failovers, and
+	// GiveUp is how long a transaction is tried, through restarts and failovers, and
 	// how long its durability is waited for. Default 5 s.
 	GiveUp time.Duration
 	// Skew, for tests, is added to Redis' clock and to this process' own: time
@@ -59,12 +59,12 @@ type Config struct {
 
 // Engine is an engine.Engine in Redis.
 type Engine struct {
-	cfg     Config
-	target  target
-	client  redis.UniversalClient // for what may be sent twice
-	place   place
-	server  string // this process, in wake-ups and stored answers
-	turnSHA string
+	cfg            Config
+	target         target
+	client         redis.UniversalClient // for what may be sent twice
+	place          place
+	server         string // this process, in wake-ups and stored answers
+	transactionSHA string
 
 	warned sync.Once // about what Check lets pass
 
@@ -73,7 +73,7 @@ type Engine struct {
 	partial    atomic.Pointer[error]   // why some of them were not; nil inside when all were
 	generation atomic.Pointer[string]
 
-	turns atomic.Uint64 // number of the last turn, above those of any process before
+	transactions atomic.Uint64 // number of the last transaction, above those of any process before
 
 	began time.Time
 	steps atomic.Int64
@@ -105,8 +105,8 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}, grants: map[string][]*grants{}, began: time.Now()}
-	e.turns.Store(uint64(time.Now().UnixNano()))
+	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), transactionSHA: redis.NewScript(transactionLua).Hash(), seen: map[string]bool{}, grants: map[string][]*grants{}, began: time.Now()}
+	e.transactions.Store(uint64(time.Now().UnixNano()))
 	silence()
 	e.connect()
 	return e, nil

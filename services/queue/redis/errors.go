@@ -63,8 +63,8 @@ func judge(err error) (fate, error) {
 	return unknown, fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 }
 
-// notSent is the error of what was done before a turn: whatever it was, the
-// turn was not applied.
+// notSent is the error of what was done before a transaction: whatever it was, the
+// transaction was not applied.
 func notSent(err error) error {
 	if f, _ := judge(err); f == unknown {
 		return fmt.Errorf("%w: %w", engine.ErrUnavailable, err)

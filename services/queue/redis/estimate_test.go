@@ -18,7 +18,7 @@ func met() (*estimate, func(at, drift time.Duration)) {
 func TestManySmallStepsForwardAreFoundOutAsOneLargeOne(t *testing.T) {
 	t.Parallel()
 	e, learn := met()
-	const by = 200 * time.Millisecond // each may be a turn that was long on its way
+	const by = 200 * time.Millisecond // each may be a transaction that was long on its way
 	for i := time.Duration(1); i <= 100; i++ {
 		at := i * time.Second
 		if _, latest, ok := e.bounds(at); !ok || (at+time.Hour+i*by).Microseconds() > latest {
@@ -29,18 +29,18 @@ func TestManySmallStepsForwardAreFoundOutAsOneLargeOne(t *testing.T) {
 	t.Errorf("the clock ran %v ahead unnoticed", 100*by)
 }
 
-func TestATurnThatTookLongLeavesTheClockAsWellKnownAsItWas(t *testing.T) {
+func TestATransactionThatTookLongLeavesTheClockAsWellKnownAsItWas(t *testing.T) {
 	t.Parallel()
 	e, _ := met()
 	at := 20 * time.Second
 	e.learn(at-10*time.Second, at, (at + time.Hour - 5*time.Second).Microseconds(), 0)
 	at += time.Second
 	if earliest, _, _ := e.bounds(at); (at+time.Hour).Microseconds()-earliest > 500e3 {
-		t.Errorf("a turn may come %d us early", (at+time.Hour).Microseconds()-earliest)
+		t.Errorf("a transaction may come %d us early", (at+time.Hour).Microseconds()-earliest)
 	}
 }
 
-func TestATurnThatWasLongOnItsWayIsLetThroughTheNextTime(t *testing.T) {
+func TestATransactionThatWasLongOnItsWayIsLetThroughTheNextTime(t *testing.T) {
 	t.Parallel()
 	e, _ := met()
 	sent, came := 10*time.Second, 14*time.Second
@@ -48,6 +48,6 @@ func TestATurnThatWasLongOnItsWayIsLetThroughTheNextTime(t *testing.T) {
 		t.Errorf("taken for a step of %d us", by)
 	}
 	if _, latest, _ := e.bounds(came); latest < (came + 4*time.Second + time.Hour).Microseconds() {
-		t.Error("a turn that takes as long is refused again")
+		t.Error("a transaction that takes as long is refused again")
 	}
 }

@@ -183,10 +183,10 @@ func (e *Engine) step(ctx context.Context, name string, part int, what, id, mark
 	return done, err
 }
 
-// wanted has partitions take turns that were sealed: by an expiry that is under
+// wanted has partitions take transactions that were sealed: by an expiry that is under
 // way or broke off, or because they were just made. The first one is kept before
-// that, so that no turn is done in a partition of a queue that is gone. A seal of
-// another time stays, and is found by the next turn: the expiry whose it is, or
+// that, so that no transaction is done in a partition of a queue that is gone. A seal of
+// another time stays, and is found by the next transaction: the expiry whose it is, or
 // that ended the partition before it was made again, may have begun after the first
 // one was kept.
 func (q *queue) wanted(ctx context.Context, all []stored, missing []error) error {

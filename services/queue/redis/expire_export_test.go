@@ -34,7 +34,7 @@ func ExpireSteps(t *testing.T, e *Engine, name string, seen engine.Idle, from, t
 	return true
 }
 
-// KeepPartition has a partition take turns that was found with a seal.
+// KeepPartition has a partition take transactions that was found with a seal.
 func KeepPartition(t *testing.T, e *Engine, name string, part int, seal string) bool {
 	t.Helper()
 	done, err := e.step(t.Context(), name, part, "keep", seal, "")
@@ -44,7 +44,7 @@ func KeepPartition(t *testing.T, e *Engine, name string, part int, seal string) 
 	return done
 }
 
-// SealOf is what a partition refuses turns by.
+// SealOf is what a partition refuses transactions by.
 func SealOf(t *testing.T, e *Engine, name string, part int) string {
 	t.Helper()
 	all, err := e.stored(t.Context(), name, part+1)

@@ -32,8 +32,8 @@ func TestAnExpiryThatBreaksOffIsUndoneByTheNextUse(t *testing.T) {
 	srv := start(t)
 	steps := map[string]int{"the first is sealed": 1, "all are sealed": 3, "one has ended": 4, "two have ended": 5}
 	uses := map[string]func(*testing.T, *redis.Engine, engine.Queue) error{
-		"a turn of the first": func(t *testing.T, _ *redis.Engine, q engine.Queue) error { return useOf(t, q, 0) },
-		"a turn of the last": func(t *testing.T, e *redis.Engine, q engine.Queue) error {
+		"a transaction of the first": func(t *testing.T, _ *redis.Engine, q engine.Queue) error { return useOf(t, q, 0) },
+		"a transaction of the last": func(t *testing.T, e *redis.Engine, q engine.Queue) error {
 			err := useOf(t, q, 2)
 			if errors.Is(err, engine.ErrNoQueue) { // the dispatcher opens it then
 				if q, err = e.Open(t.Context(), q.(interface{ Name() string }).Name()); err == nil {
@@ -85,7 +85,7 @@ func TestAnExpiryThatBreaksOffIsUndoneByTheNextUse(t *testing.T) {
 					t.Fatal(err)
 				}
 				for part, p := range again.Partitions() {
-					r, err := p.Turn(t.Context(), &workqueue.Turn{
+					r, err := p.Apply(t.Context(), &workqueue.Transaction{
 						Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}, Takes: []workqueue.Take{{Holder: "w", Max: 9}},
 					})
 					if err != nil || len(r.Leases) == 0 {
@@ -182,6 +182,6 @@ func TestASealOfAnotherTimeIsNotTakenOff(t *testing.T) {
 }
 
 func useOf(t *testing.T, q engine.Queue, part int) error {
-	_, err := q.Partitions()[part].Turn(t.Context(), &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "used"}}})
+	_, err := q.Partitions()[part].Apply(t.Context(), &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "used"}}})
 	return err
 }

@@ -30,12 +30,12 @@ func (restart) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// TurnDuringRestart does a turn while the run id changes.
-func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Queue, in workqueue.Turn) *workqueue.Result {
+// TransactionDuringRestart does a transaction while the run id changes.
+func TransactionDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Queue, in workqueue.Transaction) *workqueue.Result {
 	t.Helper()
 	n := e.place.(one).n
 	n.client.AddHook(restart{n})
-	r, err := q.Partitions()[0].Turn(ctx, &in)
+	r, err := q.Partitions()[0].Apply(ctx, &in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,15 +21,15 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	woken := wakes(t, other)
 	was := e.Generation()
 	for i := range 100 {
-		turn(t, q, add(fmt.Sprintf("key-%d", i)))
+		apply(t, q, add(fmt.Sprintf("key-%d", i)))
 	}
-	held := turn(t, q, take(1)).Leases[0]
+	held := apply(t, q, take(1)).Leases[0]
 	for len(woken) > 0 {
 		<-woken
 	}
 
 	s.Kill()
-	r := turn(t, q, workqueue.Turn{Ops: add("during").Ops, Takes: take(200).Takes})
+	r := apply(t, q, workqueue.Transaction{Ops: add("during").Ops, Takes: take(200).Takes})
 	if len(r.Leases) != 0 || r.Counts.Ready != 100 || r.Counts.Processing != 1 {
 		t.Errorf("right after the failover: %d leases, counts %+v; want none, 100 ready, 1 held", len(r.Leases), r.Counts)
 	}
@@ -40,12 +40,12 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	if err != nil || st.HeldUntil <= st.Now {
 		t.Errorf("status %+v, %v: want it held", st, err)
 	}
-	got := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}})
+	got := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}})
 	if got.Replies[0].Status != workqueue.Settled {
 		t.Errorf("settle across the failover: status %d", got.Replies[0].Status)
 	}
 	skew.Add(int64(61 * time.Second))
-	leases := turn(t, q, take(200)).Leases
+	leases := apply(t, q, take(200)).Leases
 	if len(leases) != 100 {
 		t.Errorf("after one lease time: %d leases, want 100", len(leases))
 	}
@@ -58,9 +58,9 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	for heard := false; !heard; {
 		for _, l := range leases[:1] {
-			turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
+			apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
 		}
-		turn(t, q, add("wake"))
+		apply(t, q, add("wake"))
 		select {
 		case name := <-woken:
 			heard = name == "dev/job"
@@ -68,7 +68,7 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 		case <-deadline:
 			t.Fatal("not woken after the failover")
 		}
-		if ls := turn(t, q, take(5)).Leases; len(ls) > 0 {
+		if ls := apply(t, q, take(5)).Leases; len(ls) > 0 {
 			leases = ls
 		}
 	}
@@ -84,31 +84,31 @@ func TestAFailoverToARedisWithAnotherClockMovesNothing(t *testing.T) {
 			cfg.GiveUp = 30 * time.Second
 			e := newEngine(t, cfg)
 			q := configure(t, e, workqueue.Config{LeaseFor: time.Minute, Durability: workqueue.Replicated})
-			turn(t, q, add("held"))
-			held := turn(t, q, take(1)).Leases[0]
+			apply(t, q, add("held"))
+			held := apply(t, q, take(1)).Leases[0]
 			delayed := add("delayed")
 			delayed.Ops[0].Delay = (2 * time.Minute).Microseconds()
-			turn(t, q, delayed)
+			apply(t, q, delayed)
 
 			s.Kill()
 			step.Add(int64(by)) // of whatever is promoted: nothing else answers any more
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			if got := e.ClockSteps(); got != 1 {
 				t.Errorf("%d steps counted, want 1", got)
 			}
-			extend := workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: held.Key, Token: held.Token, For: time.Minute.Microseconds()}}}
-			extended := turn(t, q, extend).Replies[0]
+			extend := workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: held.Key, Token: held.Token, For: time.Minute.Microseconds()}}}
+			extended := apply(t, q, extend).Replies[0]
 			if extended.Status != workqueue.Settled {
 				t.Fatalf("extend: status %d, want the lease held", extended.Status)
 			}
 			// The extension was answered when the other replica had it, which may have taken long.
-			left := time.Duration(extended.Deadline-turn(t, q, workqueue.Turn{}).Now) * time.Microsecond
+			left := time.Duration(extended.Deadline-apply(t, q, workqueue.Transaction{}).Now) * time.Microsecond
 			skew.Add(int64(left - 10*time.Second))
-			if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+			if r := apply(t, q, take(5)); len(r.Leases) != 0 {
 				t.Errorf("%s was handed out", r.Leases[0].Key)
 			}
 			skew.Add(int64(71 * time.Second)) // the longest lease, and the delay
-			if r := turn(t, q, take(5)); len(r.Leases) != 2 {
+			if r := apply(t, q, take(5)); len(r.Leases) != 2 {
 				t.Errorf("leases %v, want what a dead worker held and what was delayed", r.Leases)
 			}
 		})
@@ -124,13 +124,13 @@ func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
 	acknowledged := 0
 	for round := range 3 {
 		for i := range 50 {
-			turn(t, q, add(fmt.Sprintf("key-%d-%d", round, i)))
+			apply(t, q, add(fmt.Sprintf("key-%d-%d", round, i)))
 			acknowledged++
 		}
 		srv.Kill()
 		srv.Start()
 	}
-	if r := turn(t, q, workqueue.Turn{}); r.Counts.Ready != acknowledged {
+	if r := apply(t, q, workqueue.Transaction{}); r.Counts.Ready != acknowledged {
 		t.Errorf("%d keys are there, %d were acknowledged", r.Counts.Ready, acknowledged)
 	}
 	if e.Generation() == was {
@@ -144,18 +144,18 @@ func TestWhatWasLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
 	p := newProxy(t, srv.Addr())
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), GiveUp: 20 * time.Second})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	p.dropReply.Store(true)
 	p.dropped.Store(0)
-	p.onDrop.Store(new(func() { srv.Kill(); srv.Start() })) // the turn is done and on disk, and its answer comes from the next run
-	r := turn(t, q, take(5))
+	p.onDrop.Store(new(func() { srv.Kill(); srv.Start() })) // the transaction is done and on disk, and its answer comes from the next run
+	r := apply(t, q, take(5))
 	if p.dropped.Load() == 0 {
 		t.Fatal("no reply was dropped")
 	}
 	if len(r.Leases) != 0 || r.Counts.Ready != 1 || r.Counts.Processing != 0 {
 		t.Errorf("leases %v, counts %+v: want nothing leased", r.Leases, r.Counts)
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 0 {
 		t.Errorf("leases %v in the pause", r.Leases)
 	}
 }

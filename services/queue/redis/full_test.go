@@ -18,12 +18,12 @@ func TestAServerThatStartsWhenRedisIsFullDrainsIt(t *testing.T) {
 	srv := embeddedtest.DurableRedis(t)
 	before := newEngine(t, redis.Config{URL: srv.URL()})
 	q := configure(t, before, workqueue.Config{})
-	turn(t, q, add("a", "b", "c"))
+	apply(t, q, add("a", "b", "c"))
 	if err := before.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	srv.Kill()
-	srv.Start() // it has no script now, and every turn begins a new run
+	srv.Start() // it has no script now, and every transaction begins a new run
 	srv.Do("CONFIG", "SET", "maxmemory", "1mb")
 	fresh := newEngine(t, redis.Config{URL: srv.URL()})
 	for name, e := range map[string]*redis.Engine{"before": before, "fresh": fresh} {
@@ -46,7 +46,7 @@ func TestAServerThatStartsWhenRedisIsFullDrainsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, q, workqueue.Turn{}) // begins the pause after the restart
+	apply(t, q, workqueue.Transaction{}) // begins the pause after the restart
 	p := q.Partitions()[0]
 	if st, err := p.Status(t.Context()); err != nil || st.Counts.Ready != 3 || st.HeldUntil == 0 {
 		t.Errorf("status %+v, %v", st, err)
@@ -54,7 +54,7 @@ func TestAServerThatStartsWhenRedisIsFullDrainsIt(t *testing.T) {
 	if items, _, err := p.Items(t.Context(), workqueue.Idle, "", 10); err != nil || len(items) != 3 {
 		t.Errorf("items %v, %v", items, err)
 	}
-	if r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpDelete, Key: "a"}}}); r.Replies[0].Status != workqueue.OK {
+	if r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpDelete, Key: "a"}}}); r.Replies[0].Status != workqueue.OK {
 		t.Errorf("delete: status %v", r.Replies[0].Status)
 	}
 }
@@ -64,15 +64,15 @@ func TestNoAddGetsIntoAFullRedisBehindWhatFreesSpace(t *testing.T) {
 	srv := start(t)
 	e, fx := open(t, srv.URL())
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a"))
-	turn(t, q, take(1))
+	apply(t, q, add("a"))
+	apply(t, q, take(1))
 	if err := raw(t, srv).ConfigSet(t.Context(), "maxmemory", "1mb").Err(); err != nil {
 		t.Fatal(err)
 	}
-	fx.Advance(time.Minute) // the lease of a runs out in the turn of the add
+	fx.Advance(time.Minute) // the lease of a runs out in the transaction of the add
 	in := add("b")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
-		t.Errorf("Turn = %v, want ErrFull", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
+		t.Errorf("Apply = %v, want ErrFull", err)
 	}
 }
 
@@ -83,22 +83,22 @@ func TestAnEvictionPolicySetAtRunTimeRefusesAddsAtOnce(t *testing.T) {
 	allowed := newEngine(t, redis.Config{URL: srv.URL(), AllowEviction: true})
 	q := configure(t, e, workqueue.Config{})
 	p := q.Partitions()[0]
-	turn(t, q, add("a", "b"))
-	held := turn(t, q, take(1)).Leases[0]
+	apply(t, q, add("a", "b"))
+	held := apply(t, q, take(1)).Leases[0]
 	c := raw(t, srv)
 	for _, policy := range []string{"allkeys-lru", "volatile-ttl", "allkeys-random"} {
 		if err := c.ConfigSet(t.Context(), "maxmemory-policy", policy).Err(); err != nil {
 			t.Fatal(err)
 		}
-		in := add("c") // the very next turn
-		if _, err := p.Turn(t.Context(), &in); !errors.Is(err, engine.ErrEviction) {
-			t.Errorf("%s: Turn = %v, want ErrEviction", policy, err)
+		in := add("c") // the very next transaction
+		if _, err := p.Apply(t.Context(), &in); !errors.Is(err, engine.ErrEviction) {
+			t.Errorf("%s: Apply = %v, want ErrEviction", policy, err)
 		}
 		if err := e.Check(t.Context()); !errors.Is(err, engine.ErrEviction) {
 			t.Errorf("%s: Check = %v, want ErrEviction", policy, err)
 		}
 	}
-	r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}, Takes: take(1).Takes})
+	r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}, Takes: take(1).Takes})
 	if r.Replies[0].Status != workqueue.Settled || len(r.Leases) != 1 {
 		t.Errorf("what is there is worked off: replies %v, leases %v", r.Replies, r.Leases)
 	}
@@ -106,11 +106,11 @@ func TestAnEvictionPolicySetAtRunTimeRefusesAddsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(t, other, add("where eviction is allowed"))
+	apply(t, other, add("where eviction is allowed"))
 	if err := c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err(); err != nil {
 		t.Fatal(err)
 	}
-	turn(t, q, add("c"))
+	apply(t, q, add("c"))
 	if err := e.Check(t.Context()); err != nil {
 		t.Errorf("Check = %v when it was mended", err)
 	}

@@ -17,7 +17,7 @@ type grants struct {
 	last time.Duration // when the last of them ends, by the process' own clock
 }
 
-// note takes in a turn that was answered at a time of the process' clock. The
+// note takes in a transaction that was answered at a time of the process' clock. The
 // answer was made before: no lease ends later than is remembered here.
 func (g *grants) note(at time.Duration, r *workqueue.Result) {
 	latest := int64(0)

@@ -33,7 +33,7 @@ func TestTheLatestLeaseGrantedOrExtendedIsRemembered(t *testing.T) {
 	g = grants{}
 	g.note(0, &workqueue.Result{Now: 100 * s, Replies: []workqueue.Reply{{}}})
 	if left, some := g.left(0); some {
-		t.Errorf("%v left of a turn that granted nothing", left)
+		t.Errorf("%v left of a transaction that granted nothing", left)
 	}
 }
 

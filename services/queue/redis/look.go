@@ -65,7 +65,7 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 	if off, err := strconv.ParseInt(offset, 10, 64); err == nil {
 		st.Now += off
 	}
-	if last != "" && last != run { // the next turn begins the pause
+	if last != "" && last != run { // the next transaction begins the pause
 		st.HeldUntil = st.Now + p.grants.pause(p.e.clock(), &p.conf.Load().cfg).Microseconds()
 	}
 	var seen []string
@@ -96,7 +96,7 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 }
 
 // readControl reads a partition's control record, which has the form that
-// lua/control.lua tells, and returns the run of Redis in which its last turn was
+// lua/control.lua tells, and returns the run of Redis in which its last transaction was
 // and when it was used.
 func readControl(s string, st *engine.Status) (run string, used int64, err error) {
 	const width, numbers = 8, 16
@@ -170,12 +170,12 @@ func (p *partition) scan(ctx context.Context, state workqueue.State, at uint64, 
 	return names, next, err
 }
 
-// inspect looks at keys in turns of its own, beside the queue's.
+// inspect looks at keys in transactions of its own, beside the queue's.
 func (p *partition) inspect(ctx context.Context, names []string) ([]workqueue.Item, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	t := &workqueue.Turn{}
+	t := &workqueue.Transaction{}
 	for _, n := range names {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpInspect, Key: n})
 	}
@@ -183,7 +183,7 @@ func (p *partition) inspect(ctx context.Context, names []string) ([]workqueue.It
 	if err != nil {
 		return nil, err
 	}
-	res, err := decodeTurn(d.blob, t)
+	res, err := decodeTransaction(d.blob, t)
 	if err != nil {
 		return nil, err
 	}

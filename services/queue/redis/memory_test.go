@@ -49,21 +49,21 @@ func TestMemoryOfReadyAndLeasedKeys(t *testing.T) {
 			q := configure(t, e, workqueue.Config{})
 			c := raw(t, srv)
 			const n, batch = 12_500, 500
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			before := used(t, c)
 			for i := 0; i < n; i += batch {
-				var in workqueue.Turn
+				var in workqueue.Transaction
 				for j := range batch {
 					op := workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/some-job-%06d", i+j), Level: workqueue.Level(0)}
 					tc.add(&op)
 					in.Ops = append(in.Ops, op)
 				}
-				turn(t, q, in)
+				apply(t, q, in)
 			}
 			ready := (used(t, c) - before) / n
 			var held []workqueue.Lease
 			for range n / batch {
-				held = append(held, turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "session-of-a-worker-0123", Max: batch}}}).Leases...)
+				held = append(held, apply(t, q, workqueue.Transaction{Takes: []workqueue.Take{{Holder: "session-of-a-worker-0123", Max: batch}}}).Leases...)
 			}
 			leased := (used(t, c) - before) / n
 			t.Logf("%d bytes per ready key, %d per leased key", ready, leased)
@@ -71,19 +71,19 @@ func TestMemoryOfReadyAndLeasedKeys(t *testing.T) {
 				t.Errorf("%d bytes per ready key, %d per leased key: want at most %d and %d", ready, leased, tc.ready, tc.leased)
 			}
 			for i := 0; i < n; i += batch {
-				var in workqueue.Turn
+				var in workqueue.Transaction
 				for _, l := range held[i : i+batch] {
 					in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
 				}
-				turn(t, q, in)
+				apply(t, q, in)
 			}
 			if name != "bare" { // the barriers stay for a while
 				skew.Add(int64(6 * time.Minute))
 				for range n/workqueue.SweepMax + 1 {
-					turn(t, q, workqueue.Turn{})
+					apply(t, q, workqueue.Transaction{})
 				}
 			}
-			turn(t, q, workqueue.Turn{}) // its answer takes the place of the last settlements'
+			apply(t, q, workqueue.Transaction{}) // its answer takes the place of the last settlements'
 			nothingLeft(t, c)
 			if left := serialised(t, c); left > 1000 {
 				t.Errorf("%d bytes are left of %d keys", left, n)
@@ -166,7 +166,7 @@ func TestNothingIsLeftWhenEveryKeyIsDeleted(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	g := enginetest.NewGen(rand.New(rand.NewPCG(seed, 1)), false, q.Config().Limiter.Buckets())
 	for range 500 {
-		g.Learn(turn(t, q, g.Turn()))
+		g.Learn(apply(t, q, g.Next()))
 		skew.Add(int64(50 * time.Millisecond))
 	}
 	for cursor := ""; ; {
@@ -174,18 +174,18 @@ func TestNothingIsLeftWhenEveryKeyIsDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var in workqueue.Turn
+		var in workqueue.Transaction
 		for _, it := range items {
 			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpRevoke, Key: it.Key}, workqueue.Op{Kind: workqueue.OpDelete, Key: it.Key})
 		}
-		turn(t, q, in)
+		apply(t, q, in)
 		if cursor = next; cursor == "" {
 			break
 		}
 	}
 	skew.Add(int64(time.Hour)) // barriers and back-off entries end by time
-	turn(t, q, workqueue.Turn{})
-	if r := turn(t, q, workqueue.Turn{}); r.Counts != (workqueue.Counts{}) || r.NextDue != 0 {
+	apply(t, q, workqueue.Transaction{})
+	if r := apply(t, q, workqueue.Transaction{}); r.Counts != (workqueue.Counts{}) || r.NextDue != 0 {
 		t.Errorf("seed %d: counts %+v, next due %d", seed, r.Counts, r.NextDue)
 	}
 	nothingLeft(t, raw(t, srv))

@@ -35,7 +35,7 @@ type facts struct {
 	waitAOF  bool // it has WAITAOF
 	aof      bool
 	fsync    string      // its appendfsync, empty when it must not be asked
-	loaded   atomic.Bool // it has the turn's script
+	loaded   atomic.Bool // it has the transaction's script
 	probed   atomic.Bool // and lets it do what it does
 }
 

@@ -22,12 +22,12 @@ type partition struct {
 	conf   atomic.Pointer[conf]
 	grants *grants
 	clock  *estimate
-	met    atomic.Pointer[string] // the run of Redis in which a turn was done last
-	tells  atomic.Bool            // the next turn tells until when leases were granted: data was lost
-	sender sender                 // of turns
+	met    atomic.Pointer[string] // the run of Redis in which a transaction was done last
+	tells  atomic.Bool            // the next transaction tells until when leases were granted: data was lost
+	sender sender                 // of transactions
 }
 
-// conf is a configuration and what of it every turn carries.
+// conf is a configuration and what of it every transaction carries.
 type conf struct {
 	cfg         workqueue.Config
 	version     string
@@ -43,7 +43,7 @@ func newPartition(q *queue, part int) *partition {
 	}
 }
 
-// done is how a turn was applied.
+// done is how a transaction was applied.
 type done struct {
 	blob string
 	n    *node
@@ -55,32 +55,32 @@ type done struct {
 	tells bool
 }
 
-// Turn implements engine.Partition.
-func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
-	r, d, err := p.turn(ctx, t)
+// Apply implements engine.Partition.
+func (p *partition) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
+	r, d, err := p.apply(ctx, t)
 	if err != nil || len(r.Leases) == 0 || d.run == d.n.run() {
 		return r, err
 	}
-	// Another run of Redis was met while this turn was under way in the name of
+	// Another run of Redis was met while this transaction was under way in the name of
 	// an older one, or it was answered by a Redis that only has it from there:
-	// nobody may have what it leased. The next turn begins the pause.
-	back := &workqueue.Turn{}
+	// nobody may have what it leased. The next transaction begins the pause.
+	back := &workqueue.Transaction{}
 	for _, l := range r.Leases {
 		back.Ops = append(back.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
 	}
 	r.Leases = nil
-	after, _, err := p.turn(ctx, back)
+	after, _, err := p.apply(ctx, back)
 	if err != nil {
-		return r, nil //nolint:nilerror // the turn was applied; what it leased expires
+		return r, nil //nolint:nilerror // the transaction was applied; what it leased expires
 	}
 	r.Counts, r.NextDue = after.Counts, after.NextDue
 	return r, nil
 }
 
-func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, done, error) {
+func (p *partition) apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, done, error) {
 	longest := p.conf.Load().cfg.MaxLease
 	young, asks := p.clock.young(p.e.clock(), longest)
-	d, err := p.run(ctx, p.e.turns.Add(1), t, &p.sender)
+	d, err := p.run(ctx, p.e.transactions.Add(1), t, &p.sender)
 	if err != nil {
 		return nil, d, err
 	}
@@ -103,7 +103,7 @@ func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 	return r, d, nil
 }
 
-// left is what the next turn tells of the leases granted here: until when they
+// left is what the next transaction tells of the leases granted here: until when they
 // last, after data was lost or may be, else nothing, which is below zero.
 func (p *partition) left(run string) time.Duration {
 	if met := p.met.Load(); !p.tells.Load() && (met == nil || *met == run) {
@@ -117,7 +117,7 @@ func (p *partition) left(run string) time.Duration {
 
 // Start begins the pause that follows a restart of Redis, if it has not begun.
 func (p *partition) Start(ctx context.Context) error {
-	_, err := p.run(ctx, 0, &workqueue.Turn{}, &sender{})
+	_, err := p.run(ctx, 0, &workqueue.Transaction{}, &sender{})
 	return err
 }
 
@@ -127,16 +127,16 @@ const answerTTL = 2 * time.Minute
 // minAttempt is the least time worth beginning another attempt with.
 const minAttempt = 100 * time.Millisecond
 
-// run sends a turn until it is surely applied, durable, or refused, or until
-// time is up. A turn with the number zero only looks: it is done beside the
+// run sends a transaction until it is surely applied, durable, or refused, or until
+// time is up. A transaction with the number zero only looks: it is done beside the
 // others, and again when its reply is lost.
-func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *sender) (done, error) {
+func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Transaction, s *sender) (done, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.e.cfg.GiveUp)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	wait := 5 * time.Millisecond
 	maybe := false
-	var held error // why the turn, applied, is not durable
+	var held error // why the transaction, applied, is not durable
 	first := ""    // the run that may have applied it
 	var corrected *workqueue.Correction
 	began := time.Duration(0) // when it was sent that may have been applied
@@ -160,11 +160,11 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *s
 			return d, nil
 		case refused:
 			if maybe { // an earlier attempt may have been applied, and was not seen to be durable
-				return d, fmt.Errorf("turn of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err))
+				return d, fmt.Errorf("transaction of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err))
 			}
 			return d, err
 		case reload:
-			if err := d.n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
+			if err := d.n.client.ScriptLoad(ctx, transactionLua).Err(); err != nil {
 				if f, err := judge(err); f == refused && !maybe {
 					return d, err
 				}
@@ -209,24 +209,24 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *s
 			wait = min(2*wait, 250*time.Millisecond)
 		case <-ctx.Done():
 			if held != nil {
-				return d, fmt.Errorf("turn of queue %q: %w: %w", p.q.name, engine.ErrUnknown, held)
+				return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnknown, held)
 			}
 			if maybe {
-				return d, fmt.Errorf("turn of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
+				return d, fmt.Errorf("transaction of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
 			}
-			return d, fmt.Errorf("turn of queue %q: %w: %w", p.q.name, engine.ErrUnavailable, err)
+			return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnavailable, err)
 		}
 	}
 }
 
-// attempt sends a turn once, and waits as long as the queue's durability asks
+// attempt sends a transaction once, and waits as long as the queue's durability asks
 // for, on the same connection.
-func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *workqueue.Turn, s *sender, set *fix) (done, error) {
+func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *workqueue.Transaction, s *sender, set *fix) (done, error) {
 	n, err := p.e.place.node(ctx, p.keys[0])
 	if err != nil {
 		return done{}, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
-	if n.facts.Load() == nil { // a turn is in the name of a run
+	if n.facts.Load() == nil { // a transaction is in the name of a run
 		if err := meet(ctx, n); err != nil {
 			return done{n: n}, notSent(err)
 		}
@@ -248,15 +248,15 @@ func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *work
 		return d, err
 	}
 	if w == nil || len(t.Ops) == 0 && len(t.Takes) == 0 {
-		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, p.keys, packed, c.often, c.rare).Text()
+		d.blob, err = n.client.EvalSha(ctx, p.e.transactionSHA, p.keys, packed, c.often, c.rare).Text()
 		return d, err
 	}
-	if err := n.load(ctx); err != nil { // else WAIT would be waited for after a turn that was not done
+	if err := n.load(ctx); err != nil { // else WAIT would be waited for after a transaction that was not done
 		return d, notSent(err)
 	}
-	var turn, reached *redis.Cmd
+	var tx, reached *redis.Cmd
 	_, _ = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		turn = pipe.EvalSha(ctx, p.e.turnSHA, p.keys, packed, c.often, c.rare)
+		tx = pipe.EvalSha(ctx, p.e.transactionSHA, p.keys, packed, c.often, c.rare)
 		if maybe {
 			// An answer given once more was written on another connection, and
 			// WAIT is for what this one wrote last.
@@ -265,10 +265,10 @@ func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *work
 		reached = pipe.Do(ctx, w.command(ctx)...)
 		return nil
 	})
-	if turn.Err() != nil {
-		return d, turn.Err()
+	if tx.Err() != nil {
+		return d, tx.Err()
 	}
-	if d.blob, err = turn.Text(); err != nil {
+	if d.blob, err = tx.Text(); err != nil {
 		return d, err
 	}
 	return d, w.check(reached)

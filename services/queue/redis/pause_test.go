@@ -16,8 +16,8 @@ import (
 
 var longLeases = workqueue.Config{LeaseFor: 3 * time.Second, MaxLease: time.Minute}
 
-func takeFor(d time.Duration) workqueue.Turn {
-	return workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: d.Microseconds()}}}
+func takeFor(d time.Duration) workqueue.Transaction {
+	return workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: d.Microseconds()}}}
 }
 
 // pausedUntil moves time on and checks that a ready key is handed out after a
@@ -26,11 +26,11 @@ func pausedUntil(t *testing.T, q engine.Queue, skew *atomic.Int64, after time.Du
 	t.Helper()
 	const near = 1500 * time.Millisecond // real time goes on beside
 	skew.Add(int64(after - near))
-	if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 0 {
 		t.Errorf("%v was handed out before %v were over", r.Leases[0].Key, after)
 	}
 	skew.Add(int64(near + 10*time.Millisecond))
-	if r := turn(t, q, take(5)); len(r.Leases) == 0 {
+	if r := apply(t, q, take(5)); len(r.Leases) == 0 {
 		t.Errorf("nothing was handed out after %v", after)
 	}
 }
@@ -41,14 +41,14 @@ func TestAfterDataWasLostThePauseLastsAsLongAsTheLongestLeaseGranted(t *testing.
 	var skew atomic.Int64
 	e := newEngine(t, redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
 	q := configure(t, e, longLeases)
-	turn(t, q, add("a"))
-	turn(t, q, takeFor(40*time.Second))
+	apply(t, q, add("a"))
+	apply(t, q, takeFor(40*time.Second))
 	skew.Add(int64(10 * time.Second))
 	if err := raw(t, srv).FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	q = configure(t, e, longLeases)
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	pausedUntil(t, q, &skew, 30*time.Second)
 }
 
@@ -79,8 +79,8 @@ func TestEachPartitionPausesForItsOwnLeases(t *testing.T) {
 			began := time.Now()
 			leases := []time.Duration{20 * time.Second, 40 * time.Second, 10 * time.Second}
 			for part, d := range leases {
-				turn(t, at(q, part), add("a"))
-				turn(t, at(q, part), takeFor(d))
+				apply(t, at(q, part), add("a"))
+				apply(t, at(q, part), takeFor(d))
 			}
 			if err := lose(t, raw(t, srv)); err != nil {
 				t.Fatal(err)
@@ -112,14 +112,14 @@ func TestAfterDataWasLostAnotherServersLeasesAreWaitedForToo(t *testing.T) {
 	cfg := redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }}
 	granting, other := newEngine(t, cfg), newEngine(t, cfg)
 	q := configure(t, granting, longLeases)
-	turn(t, q, add("a"))
-	turn(t, q, takeFor(40*time.Second))
+	apply(t, q, add("a"))
+	apply(t, q, takeFor(40*time.Second))
 	if err := raw(t, srv).FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	again := configure(t, other, longLeases) // it has never used the queue: there is no pause
-	turn(t, q, workqueue.Turn{})             // the server that granted the lease begins it
-	turn(t, again, add("a"))
+	apply(t, q, workqueue.Transaction{})     // the server that granted the lease begins it
+	apply(t, again, add("a"))
 	pausedUntil(t, again, &skew, 40*time.Second)
 }
 
@@ -141,8 +141,8 @@ func TestARestartPausesForTheLongestLeaseWhereNoServerRemembers(t *testing.T) {
 			cfg := redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }, GiveUp: 20 * time.Second}
 			e := newEngine(t, cfg)
 			q := configure(t, e, longLeases)
-			turn(t, q, add("a", "b"))
-			turn(t, q, takeFor(tc.lease))
+			apply(t, q, add("a", "b"))
+			apply(t, q, takeFor(tc.lease))
 			srv.Kill()
 			srv.Start()
 			if tc.restarted {
@@ -152,7 +152,7 @@ func TestARestartPausesForTheLongestLeaseWhereNoServerRemembers(t *testing.T) {
 				}
 			}
 			began := time.Now()
-			turn(t, q, workqueue.Turn{})
+			apply(t, q, workqueue.Transaction{})
 			st, err := q.Partitions()[0].Status(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -163,11 +163,11 @@ func TestARestartPausesForTheLongestLeaseWhereNoServerRemembers(t *testing.T) {
 			if tc.lease > 3*time.Second { // the time of the restart is over already
 				tc.pause -= time.Since(began)
 				skew.Add(int64(tc.pause - 15*time.Second))
-				if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+				if r := apply(t, q, take(5)); len(r.Leases) != 0 {
 					t.Errorf("%v was handed out", r.Leases[0].Key)
 				}
 				skew.Add(int64(15 * time.Second))
-				if r := turn(t, q, take(5)); len(r.Leases) == 0 {
+				if r := apply(t, q, take(5)); len(r.Leases) == 0 {
 					t.Errorf("nothing was handed out after %v", tc.pause)
 				}
 				return

@@ -32,7 +32,7 @@ type stored struct {
 	born          string // the version with which its data began
 	gone          string // names the data that was deleted; empty when it was not
 	idle          bool   // it is gone because nobody used it
-	seal          string // by what it refuses turns, because it is about to expire; empty when it does not
+	seal          string // by what it refuses transactions, because it is about to expire; empty when it does not
 }
 
 var configureScript = redis.NewScript(configureLua)
@@ -258,7 +258,7 @@ func (e *Engine) storedApart(ctx context.Context, name string, n int) ([]stored,
 	return all, missing
 }
 
-// reload is load for turns, which may find a change at once.
+// reload is load for transactions, which may find a change at once.
 func (q *queue) reload(ctx context.Context) error {
 	q.loading.Lock()
 	defer q.loading.Unlock()
@@ -305,7 +305,7 @@ func (q *queue) load(ctx context.Context) error {
 	}
 	for part, p := range q.parts[:min(len(q.parts), len(all))] {
 		if missing[part] != nil && p.conf.Load() != nil {
-			continue // a turn reads it again once it is reached
+			continue // a transaction reads it again once it is reached
 		}
 		c := &conf{cfg: cfg, version: all[part].version, born: all[part].born}
 		c.often, c.rare = constants(&cfg, e.cfg.AllowEviction, e.channel(), e.server+" "+q.name)

@@ -17,10 +17,10 @@ import (
 var sources embed.FS
 
 var (
-	turnLua      = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "audit", "finish")
-	configureLua = script("control", "configure")
-	deleteLua    = script("control", "delete")
-	expireLua    = script("control", "expire")
+	transactionLua = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "audit", "finish")
+	configureLua   = script("control", "configure")
+	deleteLua      = script("control", "delete")
+	expireLua      = script("control", "expire")
 )
 
 // script puts the parts of a script together, and into them what the program
@@ -55,7 +55,7 @@ const (
 )
 
 // keys are the store's names of one partition of a queue, in the order of the
-// turn's script. They share a hash tag, so that a turn touches one slot of a
+// transaction's script. They share a hash tag, so that a transaction touches one slot of a
 // Redis Cluster.
 func keys(prefix, queue string, part int, server string) []string {
 	tag := tag(prefix, queue, part)
@@ -81,7 +81,7 @@ func tag(prefix, queue string, part int) string {
 	return prefix + ":{" + queue + "/" + strconv.Itoa(part) + "}:"
 }
 
-// constants are what a configuration puts into every turn: what most turns
+// constants are what a configuration puts into every transaction: what most transactions
 // need, and what few do.
 func constants(c *workqueue.Config, evictable bool, channel, notice string) (often, rare []byte) {
 	var p packer
@@ -160,12 +160,12 @@ func program(l *backoff.Limiter, p *packer) int {
 	}
 }
 
-// sender writes turns. It is reused, so that a turn costs few allocations.
+// sender writes transactions. It is reused, so that a transaction costs few allocations.
 type sender struct {
-	turn, args packer
-	runs       []int // code, how many, and so on
-	toks       []byte
-	nargs      int
+	tx, args packer
+	runs     []int // code, how many, and so on
+	toks     []byte
+	nargs    int
 }
 
 // The codes of operations. Plain adds are their level, plain settlements
@@ -181,10 +181,10 @@ var general = [...]int{
 	workqueue.OpReserve: 31, workqueue.OpAdmit: 32, workqueue.OpAudit: 33,
 }
 
-// head is what a turn carries beside its operations.
+// head is what a transaction carries beside its operations.
 type head struct {
 	seq          uint64
-	ordered      bool // a turn of the queue's, not one beside them
+	ordered      bool // a transaction of the queue's, not one beside them
 	skew         int64
 	run, version string
 	cfg          *workqueue.Config
@@ -195,11 +195,11 @@ type head struct {
 	fix          *fix          // what sets the clock right
 }
 
-// asksOthers is what a turn has in place of young when it asks.
+// asksOthers is what a transaction has in place of young when it asks.
 const asksOthers = 2
 
-// write packs a turn. The result is valid until the next call.
-func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
+// write packs a transaction. The result is valid until the next call.
+func (s *sender) write(h *head, t *workqueue.Transaction) ([]byte, error) {
 	s.args, s.runs, s.toks, s.nargs = s.args[:0], s.runs[:0], s.toks[:0], 0
 	grows := false
 	for i := range t.Ops {
@@ -225,7 +225,7 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 		}
 	}
 
-	p := s.turn[:0]
+	p := s.tx[:0]
 	p.str(strconv.FormatUint(h.seq, 36))
 	p.flag(h.ordered)
 	p.num(h.skew)
@@ -287,7 +287,7 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 		p.num(h.fix.by)
 		p.num(h.fix.off)
 	}
-	s.turn = p
+	s.tx = p
 	return p, nil
 }
 

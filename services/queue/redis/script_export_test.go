@@ -1,4 +1,4 @@
 package redis
 
-// KeyCount is how many keys a turn declares.
+// KeyCount is how many keys a transaction declares.
 var KeyCount = len(keys("", "", 0, ""))

@@ -13,12 +13,12 @@ import (
 )
 
 // Lua passes at most 8,000 arguments at once.
-func TestTurnsOfAnySizeAreApplied(t *testing.T) {
+func TestTransactionsOfAnySizeAreApplied(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	q := configure(t, newEngine(t, redis.Config{URL: srv.URL()}), workqueue.Config{})
 	const n = 20_001
-	var in workqueue.Turn
+	var in workqueue.Transaction
 	for i := range n {
 		op := workqueue.Op{Kind: workqueue.OpAdd, Key: "key-" + strconv.Itoa(i), Level: workqueue.Level(i % 3)}
 		if i%7 == 0 {
@@ -26,10 +26,10 @@ func TestTurnsOfAnySizeAreApplied(t *testing.T) {
 		}
 		in.Ops = append(in.Ops, op)
 	}
-	if r := turn(t, q, in); r.Counts.Ready != n || r.Added != n {
+	if r := apply(t, q, in); r.Counts.Ready != n || r.Added != n {
 		t.Fatalf("counts %+v, %d added: want %d ready", r.Counts, r.Added, n)
 	}
-	r := turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "a", Max: 11_000}, {Holder: "b", Max: n}}})
+	r := apply(t, q, workqueue.Transaction{Takes: []workqueue.Take{{Holder: "a", Max: 11_000}, {Holder: "b", Max: n}}})
 	if len(r.Leases) != n || r.Counts.Processing != n {
 		t.Fatalf("%d leases, counts %+v: want %d", len(r.Leases), r.Counts, n)
 	}
@@ -45,7 +45,7 @@ func TestTurnsOfAnySizeAreApplied(t *testing.T) {
 	if len(seen) != n {
 		t.Errorf("%d keys were leased, want %d", len(seen), n)
 	}
-	if r := turn(t, q, in); r.Counts != (workqueue.Counts{}) {
+	if r := apply(t, q, in); r.Counts != (workqueue.Counts{}) {
 		t.Errorf("counts %+v: want none", r.Counts)
 	}
 	nothingLeft(t, raw(t, srv))
@@ -56,11 +56,11 @@ func TestKeysAndTextsOfAnyBytesComeBack(t *testing.T) {
 	srv := start(t)
 	q := configure(t, newEngine(t, redis.Config{URL: srv.URL()}), workqueue.Config{})
 	model := workqueue.New(workqueue.Config{})
-	step := func(in workqueue.Turn) *workqueue.Result {
+	step := func(in workqueue.Transaction) *workqueue.Result {
 		t.Helper()
-		got := turn(t, q, in)
-		if diff := cmp.Diff(got, model.Turn(got.Now, &in), cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("turn %+v (-engine +oracle):\n%s", in, diff)
+		got := apply(t, q, in)
+		if diff := cmp.Diff(got, model.Apply(got.Now, &in), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("transaction %+v (-engine +oracle):\n%s", in, diff)
 		}
 		return got
 	}
@@ -68,15 +68,15 @@ func TestKeysAndTextsOfAnyBytesComeBack(t *testing.T) {
 	more := &workqueue.More{Barrier: barrier}
 	for _, text := range odd {
 		for _, key := range odd {
-			step(workqueue.Turn{Ops: []workqueue.Op{
+			step(workqueue.Transaction{Ops: []workqueue.Op{
 				{Kind: workqueue.OpAdd, Key: key, Level: 3, Trace: text, More: more},
 				{Kind: workqueue.OpAdd, Key: key + "2", Level: 4, Delay: 1},
 				{Kind: workqueue.OpBackoffNext, Key: key},
 			}})
 		}
 		for range 3 {
-			var in workqueue.Turn
-			for _, l := range step(workqueue.Turn{Takes: []workqueue.Take{{Holder: text, Max: 10}, {Holder: text + "2", Max: 100}}}).Leases {
+			var in workqueue.Transaction
+			for _, l := range step(workqueue.Transaction{Takes: []workqueue.Take{{Holder: text, Max: 10}, {Holder: text + "2", Max: 100}}}).Leases {
 				in.Ops = append(in.Ops,
 					workqueue.Op{Kind: workqueue.OpSave, Key: l.Key, Token: l.Token, More: &workqueue.More{Data: []byte(text)}},
 					workqueue.Op{Kind: workqueue.OpInspect, Key: l.Key},
@@ -88,32 +88,32 @@ func TestKeysAndTextsOfAnyBytesComeBack(t *testing.T) {
 	}
 }
 
-func TestManyGivenUpPlacesAreSkippedOverSeveralTurns(t *testing.T) {
+func TestManyGivenUpPlacesAreSkippedOverSeveralTransactions(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	q := configure(t, newEngine(t, redis.Config{URL: srv.URL()}), workqueue.Config{})
 	const n = 5000
-	var low, high workqueue.Turn
+	var low, high workqueue.Transaction
 	for i := range n {
 		key := "key-" + strconv.Itoa(i)
 		low.Ops = append(low.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: key})
 		high.Ops = append(high.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: key, Level: 7}, workqueue.Op{Kind: workqueue.OpDelete, Key: key})
 	}
-	turn(t, q, low)
-	turn(t, q, high)
-	turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "last"}}})
+	apply(t, q, low)
+	apply(t, q, high)
+	apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "last"}}})
 	for range 10 {
-		r := turn(t, q, take(1))
+		r := apply(t, q, take(1))
 		if len(r.Leases) == 1 {
 			if r.Leases[0].Key != "last" || r.Counts.Ready != 0 {
 				t.Errorf("lease %+v, counts %+v", r.Leases[0], r.Counts)
 			}
-			turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: "last", Token: r.Leases[0].Token, Outcome: workqueue.Done}}})
+			apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: "last", Token: r.Leases[0].Token, Outcome: workqueue.Done}}})
 			nothingLeft(t, raw(t, srv))
 			return
 		}
 		if r.NextDue != r.Now {
-			t.Fatalf("nothing leased and the next turn due in %d us, want at once", r.NextDue-r.Now)
+			t.Fatalf("nothing leased and the next transaction due in %d us, want at once", r.NextDue-r.Now)
 		}
 	}
 	t.Error("the last key is never reached")

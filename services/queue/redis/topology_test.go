@@ -50,7 +50,7 @@ func spread(t *testing.T, e *redis.Engine, cfg workqueue.Config) engine.Queue {
 	}
 	for i, p := range q.Partitions() {
 		in := add("key-" + strconv.Itoa(i))
-		if _, err := p.Turn(t.Context(), &in); err != nil {
+		if _, err := p.Apply(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestPartitionsOfAClusterAreOnEveryNodeAndKeepTheirNumber(t *testing.T) {
 	}
 	for i, p := range q.Partitions() {
 		in := take(5)
-		r, err := p.Turn(t.Context(), &in)
+		r, err := p.Apply(t.Context(), &in)
 		if err != nil || len(r.Leases) != 1 || r.Leases[0].Key != "key-"+strconv.Itoa(i) {
 			t.Fatalf("partition %d: leases %v, %v", i, r, err)
 		}
@@ -111,10 +111,10 @@ func TestAConfigurationThatWasHalfWrittenIsFinishedByTheNextLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := e.Generation()
-	turn(t, q, add("x")) // the first partition: meets the change
+	apply(t, q, add("x")) // the first partition: meets the change
 	for i, p := range q.Partitions() {
 		in := take(1)
-		if r, err := p.Turn(t.Context(), &in); err != nil || len(r.Leases) != 1 {
+		if r, err := p.Apply(t.Context(), &in); err != nil || len(r.Leases) != 1 {
 			t.Fatalf("partition %d: %v, %v", i, r, err)
 		}
 		if got := redis.Stored(t.Context(), e, "dev/wide", i); got.MaxRetries != 7 {
@@ -142,8 +142,8 @@ func TestAPartitionWhoseNodeLostItsDataIsMadeAgain(t *testing.T) {
 	}
 	c.Of(fmt.Sprintf("dp:{dev/wide/%d}:st", lost)).Do("FLUSHALL")
 	in := take(5)
-	if _, err := q.Partitions()[lost].Turn(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
-		t.Fatalf("Turn = %v, want ErrNoQueue", err)
+	if _, err := q.Partitions()[lost].Apply(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
+		t.Fatalf("Apply = %v, want ErrNoQueue", err)
 	}
 	q, err := e.Open(t.Context(), "dev/wide")
 	if err != nil {
@@ -154,15 +154,15 @@ func TestAPartitionWhoseNodeLostItsDataIsMadeAgain(t *testing.T) {
 	}
 	p := q.Partitions()[lost]
 	in = add("again")
-	if _, err := p.Turn(t.Context(), &in); err != nil {
+	if _, err := p.Apply(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	in = take(5)
-	r, err := p.Turn(t.Context(), &in)
+	r, err := p.Apply(t.Context(), &in)
 	if err != nil || len(r.Leases) != 0 || r.Counts.Ready != 1 {
 		t.Errorf("leases %v, %v: old leases of the partition may still be worked on", r, err)
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 {
 		t.Errorf("the first partition, on another node, leases %v", r.Leases)
 	}
 }
@@ -182,11 +182,11 @@ func TestAClusterNodeThatRestartsHoldsItsPartitionsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := q.Partitions()[0].Status(t.Context()); err != nil || st.HeldUntil <= st.Now {
-		t.Errorf("before any turn: status %+v, %v", st, err)
+		t.Errorf("before any transaction: status %+v, %v", st, err)
 	}
 	for i, p := range q.Partitions() {
 		in := take(5)
-		r, err := p.Turn(t.Context(), &in)
+		r, err := p.Apply(t.Context(), &in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,7 @@ func TestAClusterNodeThatRestartsHoldsItsPartitionsOnly(t *testing.T) {
 		t.Error("the generation did not change")
 	}
 	skew.Add(int64(5100 * time.Millisecond))
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 {
 		t.Errorf("after one lease time: %v", r.Leases)
 	}
 }
@@ -221,7 +221,7 @@ func TestAPartitionThatMovesToAnotherNodeIsFollowed(t *testing.T) {
 	}
 	slot, _ := from.Do("CLUSTER", "KEYSLOT", key).(int64)
 	c.Move(int(slot), from, to)
-	r := turn(t, q, workqueue.Turn{Ops: add("another").Ops, Takes: take(5).Takes})
+	r := apply(t, q, workqueue.Transaction{Ops: add("another").Ops, Takes: take(5).Takes})
 	if len(r.Leases) != 0 || r.Counts.Ready != 2 {
 		t.Errorf("leases %v, counts %+v: the new node is another run, so a pause", r.Leases, r.Counts)
 	}
@@ -246,20 +246,20 @@ func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
 	slot, _ := from.Do("CLUSTER", "KEYSLOT", key).(int64)
 	finish := c.BeginMove(int(slot), from, to, 1) // one key has moved, the others have not
 	in := add("another")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("Turn = %v, want ErrUnavailable: it was not applied", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Apply = %v, want ErrUnavailable: it was not applied", err)
 	}
 	finished := make(chan struct{})
 	timer := time.AfterFunc(300*time.Millisecond, func() {
 		defer close(finished)
 		finish()
 	})
-	r, err := lq.Partitions()[0].Turn(t.Context(), &in)
+	r, err := lq.Partitions()[0].Apply(t.Context(), &in)
 	if !timer.Stop() {
 		<-finished // its commands end with the test
 	}
 	if err != nil || r.Counts.Ready != 2 {
-		t.Errorf("Turn = %v, %v: want two keys ready", r, err)
+		t.Errorf("Apply = %v, %v: want two keys ready", r, err)
 	}
 }
 
@@ -271,11 +271,11 @@ func TestAReplicaOfAClusterIsWokenForEveryPartition(t *testing.T) {
 	woken := wakes(t, b)
 	for i, p := range q.Partitions() {
 		in := take(5)
-		if _, err := p.Turn(t.Context(), &in); err != nil {
+		if _, err := p.Apply(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 		in = add("more")
-		if _, err := p.Turn(t.Context(), &in); err != nil {
+		if _, err := p.Apply(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -22,28 +22,28 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-func add(keys ...string) workqueue.Turn {
-	t := workqueue.Turn{}
+func add(keys ...string) workqueue.Transaction {
+	t := workqueue.Transaction{}
 	for _, k := range keys {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: k, Level: workqueue.Level(0)})
 	}
 	return t
 }
 
-func take(n int) workqueue.Turn {
-	return workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: n}}}
+func take(n int) workqueue.Transaction {
+	return workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: n}}}
 }
 
-func turn(t *testing.T, q engine.Queue, in workqueue.Turn) *workqueue.Result {
+func apply(t *testing.T, q engine.Queue, in workqueue.Transaction) *workqueue.Result {
 	t.Helper()
-	r, err := q.Partitions()[0].Turn(t.Context(), &in)
+	r, err := q.Partitions()[0].Apply(t.Context(), &in)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// at is a queue seen from one of its partitions: turn is done there.
+// at is a queue seen from one of its partitions: transaction is done there.
 func at(q engine.Queue, part int) engine.Queue { return onePartition{q, part} }
 
 type onePartition struct {
@@ -84,16 +84,16 @@ func TestTheScriptIsLoadedAgainWhenRedisForgotIt(t *testing.T) {
 	srv := start(t)
 	e := newEngine(t, redis.Config{URL: srv.URL()})
 	q := configure(t, e, workqueue.Config{}) // the script was never loaded: Check was not called
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	if err := raw(t, srv).ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 {
 		t.Errorf("leases %v, want one", r.Leases)
 	}
 }
 
-func TestATurnThatComesLateIsNotDone(t *testing.T) {
+func TestATransactionThatComesLateIsNotDone(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	p := newProxy(t, srv.Addr())
@@ -101,8 +101,8 @@ func TestATurnThatComesLateIsNotDone(t *testing.T) {
 	q := configure(t, e, workqueue.Config{})
 	late := add("a")
 	late.Ops[0].Limited = true
-	turn(t, q, late)
-	sent := *p.lastTurn.Load()
+	apply(t, q, late)
+	sent := *p.lastTransaction.Load()
 
 	answer := func() string {
 		c, err := net.Dial("tcp", srv.Addr())
@@ -120,41 +120,41 @@ func TestATurnThatComesLateIsNotDone(t *testing.T) {
 		return line
 	}
 	if got := answer(); !strings.HasPrefix(got, "$") {
-		t.Errorf("the last turn once more is answered %q, want what it was answered", got)
+		t.Errorf("the last transaction once more is answered %q, want what it was answered", got)
 	}
-	turn(t, q, add("b"))
+	apply(t, q, add("b"))
 	if got := answer(); !strings.HasPrefix(got, "-DPLATE") {
-		t.Errorf("an overtaken turn is answered %q, want DPLATE", got)
+		t.Errorf("an overtaken transaction is answered %q, want DPLATE", got)
 	}
-	r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpRequeues, Key: "a"}}})
+	r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpRequeues, Key: "a"}}})
 	if got := r.Replies[0].Requeues; got != 1 {
 		t.Errorf("the limiter was charged %d times, want once", got)
 	}
 }
 
-func TestATurnWhoseReplyIsLostHappensOnce(t *testing.T) {
+func TestATransactionWhoseReplyIsLostHappensOnce(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	p := newProxy(t, srv.Addr())
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr()})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a", "b", "c"))
+	apply(t, q, add("a", "b", "c"))
 
-	p.dropReply.Store(true) // the next answer is cut off after Redis has done the turn
-	r := turn(t, q, take(2))
+	p.dropReply.Store(true) // the next answer is cut off after Redis has done the transaction
+	r := apply(t, q, take(2))
 	if len(r.Leases) != 2 || r.Leases[0].Key != "a" || r.Leases[1].Key != "b" {
 		t.Fatalf("leases %v, want a and b", r.Leases)
 	}
 	if p.dropped.Load() == 0 {
 		t.Fatal("no reply was dropped")
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "c" || r.Counts.Processing != 3 {
-		t.Errorf("then leases %v, counts %+v: the lost turn was done twice", r.Leases, r.Counts)
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "c" || r.Counts.Processing != 3 {
+		t.Errorf("then leases %v, counts %+v: the lost transaction was done twice", r.Leases, r.Counts)
 	}
 	// A settlement too: done once, answered as settled.
 	p.dropReply.Store(true)
 	l := r.Leases[0]
-	got := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
+	got := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
 	if got.Replies[0].Status != workqueue.Settled {
 		t.Errorf("status %d, want Settled", got.Replies[0].Status)
 	}
@@ -168,14 +168,14 @@ func TestAfterARestartNoLeaseIsHandedOutForOneLeaseTime(t *testing.T) {
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
 	q := configure(t, e, workqueue.Config{LeaseFor: 5 * time.Second})
 	was := e.Generation()
-	turn(t, q, add("a", "b"))
-	held := turn(t, q, take(1)).Leases[0]
+	apply(t, q, add("a", "b"))
+	held := apply(t, q, take(1)).Leases[0]
 
 	srv.Kill()
 	srv.Start()
 	p.cut()
 
-	r := turn(t, q, take(5))
+	r := apply(t, q, take(5))
 	if len(r.Leases) != 0 || r.Counts.Ready != 1 {
 		t.Fatalf("right after the restart: leases %v, counts %+v", r.Leases, r.Counts)
 	}
@@ -186,31 +186,31 @@ func TestAfterARestartNoLeaseIsHandedOutForOneLeaseTime(t *testing.T) {
 		t.Errorf("generation %q did not change", e.Generation())
 	}
 	// The holder from before can still settle: its lease was not lost.
-	got := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}})
+	got := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}})
 	if got.Replies[0].Status != workqueue.Settled {
 		t.Errorf("settle across the restart: status %d", got.Replies[0].Status)
 	}
 	skew.Add(int64(5100 * time.Millisecond))
-	if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "b" || r.Leases[0].Token <= held.Token {
+	if r := apply(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "b" || r.Leases[0].Token <= held.Token {
 		t.Errorf("after one lease time: %v", r.Leases)
 	}
 }
 
-func TestATurnInTheNameOfAnEndedRunLeasesNothing(t *testing.T) {
+func TestATransactionInTheNameOfAnEndedRunLeasesNothing(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
 	e := newEngine(t, redis.Config{URL: srv.URL()})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a"))
-	// While the turn is under way another connection meets a Redis that was restarted.
-	r := redis.TurnDuringRestart(t.Context(), t, e, q, take(5))
+	apply(t, q, add("a"))
+	// While the transaction is under way another connection meets a Redis that was restarted.
+	r := redis.TransactionDuringRestart(t.Context(), t, e, q, take(5))
 	if len(r.Leases) != 0 || r.Counts.Ready != 1 || r.Counts.Processing != 0 {
 		t.Errorf("leases %v, counts %+v: want nothing leased", r.Leases, r.Counts)
 	}
 	if r.NextDue-r.Now < 29e6 {
 		t.Errorf("next due in %d us, want a pause of one lease time", r.NextDue-r.Now)
 	}
-	if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+	if r := apply(t, q, take(5)); len(r.Leases) != 0 {
 		t.Errorf("leases %v in the pause", r.Leases)
 	}
 }
@@ -221,20 +221,20 @@ func TestLostDataIsNoticed(t *testing.T) {
 	e := newEngine(t, redis.Config{URL: srv.URL()})
 	q := configure(t, e, workqueue.Config{})
 	was := e.Generation()
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	if err := raw(t, srv).FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	in := add("b")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
-		t.Fatalf("Turn = %v, want ErrNoQueue", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
+		t.Fatalf("Apply = %v, want ErrNoQueue", err)
 	}
 	q = configure(t, e, workqueue.Config{})
 	if e.Generation() == was {
 		t.Error("the generation did not change")
 	}
-	turn(t, q, add("c"))
-	if r := turn(t, q, take(1)); len(r.Leases) != 0 || r.NextDue <= r.Now {
+	apply(t, q, add("c"))
+	if r := apply(t, q, take(1)); len(r.Leases) != 0 || r.NextDue <= r.Now {
 		t.Errorf("leases %v: keys of a queue made again wait one lease time, for its old leases may still be worked on", r.Leases)
 	}
 }
@@ -246,15 +246,15 @@ func TestExpectationsOfAKeyNeverTouchedAgainAreFreed(t *testing.T) {
 	e := newEngine(t, redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
 	q := configure(t, e, workqueue.Config{})
 	for _, key := range []string{"a", "b"} {
-		turn(t, q, add(key))
-		l := turn(t, q, take(1)).Leases[0]
-		turn(t, q, workqueue.Turn{Ops: []workqueue.Op{
+		apply(t, q, add(key))
+		l := apply(t, q, take(1)).Leases[0]
+		apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{
 			{Kind: workqueue.OpExpect, Key: key, Token: l.Token, More: &workqueue.More{Owner: "u", Creates: []string{"p"}}},
 			{Kind: workqueue.OpSettle, Key: key, Token: l.Token, Outcome: workqueue.Done},
 		}})
 		skew.Add(int64(3 * time.Minute))
 	}
-	turn(t, q, workqueue.Turn{}) // six minutes after a's, three after b's
+	apply(t, q, workqueue.Transaction{}) // six minutes after a's, three after b's
 	kept, err := raw(t, srv).HKeys(t.Context(), "dp:{dev/job/0}:st").Result()
 	if err != nil || len(kept) != 2 || !slices.Contains(kept, "b") {
 		t.Errorf("kept expectations of %v, %v: want b's only", kept, err)
@@ -266,19 +266,19 @@ func TestAFullStoreRefusesAddsAndLetsSettlementsThrough(t *testing.T) {
 	srv := start(t)
 	e := newEngine(t, redis.Config{URL: srv.URL()})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a", "b"))
-	l := turn(t, q, take(1)).Leases[0]
+	apply(t, q, add("a", "b"))
+	l := apply(t, q, take(1)).Leases[0]
 	if err := raw(t, srv).ConfigSet(t.Context(), "maxmemory", "1mb").Err(); err != nil {
 		t.Fatal(err)
 	}
 	in := add("c")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
-		t.Fatalf("Turn = %v, want ErrFull", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
+		t.Fatalf("Apply = %v, want ErrFull", err)
 	}
-	if r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: l.Key, Token: l.Token, For: 60e6}}}); r.Replies[0].Status != workqueue.Settled {
+	if r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: l.Key, Token: l.Token, For: 60e6}}}); r.Replies[0].Status != workqueue.Settled {
 		t.Errorf("extend in a full store: status %d", r.Replies[0].Status)
 	}
-	r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}, Takes: take(1).Takes})
+	r := apply(t, q, workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}, Takes: take(1).Takes})
 	if r.Replies[0].Status != workqueue.Settled || len(r.Leases) != 1 || r.Counts.Ready != 0 {
 		t.Errorf("replies %v, leases %v, counts %+v", r.Replies, r.Leases, r.Counts)
 	}
@@ -333,14 +333,14 @@ func TestAReadOnlyReplicaIsUnavailable(t *testing.T) {
 	srv := start(t)
 	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 3 * time.Second})
 	q := configure(t, e, workqueue.Config{})
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	host, port, _ := net.SplitHostPort(start(t).Addr())
 	if err := raw(t, srv).Do(t.Context(), "REPLICAOF", host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	in := add("b")
-	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) && !errors.Is(err, engine.ErrNoQueue) {
-		t.Errorf("Turn = %v, want ErrUnavailable (or no queue, once it was emptied)", err)
+	if _, err := q.Partitions()[0].Apply(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) && !errors.Is(err, engine.ErrNoQueue) {
+		t.Errorf("Apply = %v, want ErrUnavailable (or no queue, once it was emptied)", err)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestAnotherReplicaIsWoken(t *testing.T) {
 	for range 2 { // both subscriptions stand
 		<-woken
 	}
-	turn(t, qa, add("a"))
+	apply(t, qa, add("a"))
 	select {
 	case got := <-woken:
 		if got != "dev/job" {
@@ -372,14 +372,14 @@ func TestAnotherReplicaIsWoken(t *testing.T) {
 
 // proxy passes bytes to Redis, and can lose an answer.
 type proxy struct {
-	lis       net.Listener
-	target    atomic.Pointer[string]
-	rewrite   atomic.Pointer[func([]byte) []byte] // of what Redis answers
-	lastTurn  atomic.Pointer[[]byte]              // as it was sent
-	dropReply atomic.Bool
-	onDrop    atomic.Pointer[func()]
-	dropped   atomic.Int64
-	conns     sync.Map
+	lis             net.Listener
+	target          atomic.Pointer[string]
+	rewrite         atomic.Pointer[func([]byte) []byte] // of what Redis answers
+	lastTransaction atomic.Pointer[[]byte]              // as it was sent
+	dropReply       atomic.Bool
+	onDrop          atomic.Pointer[func()]
+	dropped         atomic.Int64
+	conns           sync.Map
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -413,7 +413,7 @@ func (p *proxy) serve() {
 			continue
 		}
 		p.conns.Store(c, true)
-		var turn atomic.Bool // the request under way is a turn
+		var tx atomic.Bool // the request under way is a transaction
 		go func() {
 			defer up.Close()
 			buf := make([]byte, 64<<10)
@@ -423,8 +423,8 @@ func (p *proxy) serve() {
 					return
 				}
 				if strings.Contains(strings.ToLower(string(buf[:n])), "evalsha") {
-					turn.Store(true)
-					p.lastTurn.Store(new(slices.Clone(buf[:n])))
+					tx.Store(true)
+					p.lastTransaction.Store(new(slices.Clone(buf[:n])))
 				}
 				if _, err := up.Write(buf[:n]); err != nil {
 					return
@@ -439,7 +439,7 @@ func (p *proxy) serve() {
 				if err != nil {
 					return
 				}
-				if turn.Swap(false) && p.dropReply.Swap(false) {
+				if tx.Swap(false) && p.dropReply.Swap(false) {
 					p.dropped.Add(1)
 					if f := p.onDrop.Load(); f != nil {
 						(*f)()

@@ -110,7 +110,7 @@ func TestTheEngineWorksUnderThePublishedACL(t *testing.T) {
 	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), 2000)
 	q := configure(t, e, workqueue.Config{})
 	woken := wakes(t, newEngine(t, redis.Config{URL: url}))
-	turn(t, q, add("a"))
+	apply(t, q, add("a"))
 	select {
 	case <-woken:
 	case <-time.After(30 * time.Second):
@@ -214,7 +214,7 @@ func TestTLSIsSpokenAndTheCertificateChecked(t *testing.T) {
 	if err := e.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	turn(t, configure(t, e, workqueue.Config{}), add("a"))
+	apply(t, configure(t, e, workqueue.Config{}), add("a"))
 	refused(t, newEngine(t, redis.Config{URL: "rediss://" + addr}), engine.ErrUnavailable, "certificate")
 	refused(t, newEngine(t, redis.Config{URL: "redis://" + addr, GiveUp: time.Second}), engine.ErrUnavailable)
 }
@@ -245,8 +245,8 @@ func TestThePublishedACLIsEnoughForAClusterAndForEveryDurability(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, p := range q.Partitions() {
-				in := workqueue.Turn{Ops: add("a", "b").Ops, Takes: take(1).Takes}
-				if r, err := p.Turn(t.Context(), &in); err != nil || len(r.Leases) != 1 {
+				in := workqueue.Transaction{Ops: add("a", "b").Ops, Takes: take(1).Takes}
+				if r, err := p.Apply(t.Context(), &in); err != nil || len(r.Leases) != 1 {
 					t.Errorf("%s, durability %d: %v, %v", url, cfg.Durability, r, err)
 				}
 				if _, _, err := p.Items(t.Context(), workqueue.Idle, "", 10); err != nil {

@@ -39,13 +39,13 @@ func (q muteQueue) Partitions() []engine.Partition {
 	return []engine.Partition{mutePart{p, queuetest.ApartPart{Partition: p, Of: q.m.Apart}}}
 }
 
-func (p mutePart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (p mutePart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	for i := range t.Ops {
 		if t.Ops[i].Kind == workqueue.OpInspect {
-			return p.away.Turn(ctx, t)
+			return p.away.Apply(ctx, t)
 		}
 	}
-	return p.Partition.Turn(ctx, t)
+	return p.Partition.Apply(ctx, t)
 }
 
 // workAs opens a Work stream of a caller and returns its welcome.

@@ -16,7 +16,7 @@ import (
 
 // batch is one transaction in the making.
 type batch struct {
-	turn     workqueue.Turn
+	tx       workqueue.Transaction
 	calls    []*Call
 	waiters  []*Waiter // one per Take, repeats possible
 	finished []*Waiter
@@ -49,24 +49,24 @@ const (
 
 // collect takes what goes into the next transaction.
 func (d *Dispatcher) collect(b *batch) {
-	clear(b.turn.Ops)
+	clear(b.tx.Ops)
 	clear(b.calls)
 	clear(b.waiters)
-	b.turn.Ops, b.turn.Takes, b.calls, b.waiters, b.finished = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.waiters[:0], b.finished[:0]
-	limit := d.queues.MaxTurn
+	b.tx.Ops, b.tx.Takes, b.calls, b.waiters, b.finished = b.tx.Ops[:0], b.tx.Takes[:0], b.calls[:0], b.waiters[:0], b.finished[:0]
+	limit := d.queues.MaxTransaction
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.over, b.lent = false, false
 	d.requested = false
-	n := b.fold.take(&b.turn, d.pending, limit)
+	n := b.fold.take(&b.tx, d.pending, limit)
 	b.calls = append(b.calls, d.pending[:n]...)
 	for _, c := range b.calls {
 		d.waiting -= len(c.Ops)
 	}
 	d.pending = slices.Delete(d.pending, 0, n)
 
-	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.Queue.Partitions)))
+	left := min(limit, len(b.tx.Ops)+d.ready+max(4, spare/len(d.Queue.Partitions)))
 	if d.failing { // credit that may be held for long is of use elsewhere
 		left = 0
 	}
@@ -90,7 +90,7 @@ func (d *Dispatcher) collect(b *batch) {
 			t.inTransaction, more = true, true
 			t.reserved += n
 			left -= n
-			b.turn.Takes = append(b.turn.Takes, workqueue.Take{Holder: t.Holder, Max: n, For: t.LeaseFor})
+			b.tx.Takes = append(b.tx.Takes, workqueue.Take{Holder: t.Holder, Max: n, For: t.LeaseFor})
 			b.waiters = append(b.waiters, t)
 		}
 	}
@@ -151,7 +151,7 @@ func (d *Dispatcher) transact(ctx context.Context, b *batch) (*workqueue.Result,
 	if err := d.fundTokens(ctx, b); err != nil {
 		return nil, err
 	}
-	r, err := d.q.Turn(ctx, &b.turn)
+	r, err := d.q.Apply(ctx, &b.tx)
 	if errors.Is(err, engine.ErrDeleted) {
 		return nil, err
 	}
@@ -167,14 +167,14 @@ func (d *Dispatcher) transact(ctx context.Context, b *batch) (*workqueue.Result,
 		if _, _, err := d.queues.Engine.Configure(ctx, d.Name, d.Queue.Stored.Config()); err != nil {
 			return nil, err
 		}
-		r, err = d.q.Turn(ctx, &b.turn)
+		r, err = d.q.Apply(ctx, &b.tx)
 	}
 	if IsLimited(err) {
 		d.queues.Refused(err)
 	}
 	if IsLimited(err) && len(b.calls) > 0 {
 		kept := b.calls[:0]
-		b.turn.Ops = b.turn.Ops[:0]
+		b.tx.Ops = b.tx.Ops[:0]
 		for _, c := range b.calls {
 			c.folded = nil
 			if grows(c.Ops) {
@@ -183,11 +183,11 @@ func (d *Dispatcher) transact(ctx context.Context, b *batch) (*workqueue.Result,
 				continue
 			}
 			kept = append(kept, c)
-			c.first = len(b.turn.Ops)
-			b.turn.Ops = append(b.turn.Ops, c.Ops...)
+			c.first = len(b.tx.Ops)
+			b.tx.Ops = append(b.tx.Ops, c.Ops...)
 		}
 		b.calls = kept
-		r, err = d.q.Turn(ctx, &b.turn)
+		r, err = d.q.Apply(ctx, &b.tx)
 	}
 	d.returnTokens(b, r, err)
 	return r, err

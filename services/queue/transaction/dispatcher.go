@@ -201,7 +201,7 @@ func (d *Dispatcher) run(ctx context.Context) {
 		over := d.lendCredit(&b)
 		r, err := d.transact(ctx, &b)
 		over()
-		d.Metrics.Transaction(len(b.turn.Ops), time.Since(began), d.Queue.counted(d.Part, r))
+		d.Metrics.Transaction(len(b.tx.Ops), time.Since(began), d.Queue.counted(d.Part, r))
 		if err != nil {
 			d.Metrics.Failed(err)
 			d.failed(&b, err)
@@ -214,7 +214,7 @@ func (d *Dispatcher) run(ctx context.Context) {
 			continue
 		}
 		pause, d.clock, d.lastHeard = 0, r.Now, time.Now()
-		if len(b.turn.Ops)+len(b.turn.Takes) > 0 {
+		if len(b.tx.Ops)+len(b.tx.Takes) > 0 {
 			d.Queue.Used.Store(began.UnixNano())
 		}
 		next := d.distribute(&b, r, began)

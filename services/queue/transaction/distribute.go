@@ -10,7 +10,7 @@ import (
 // distribute gives replies and leases to whom they belong, and tells how long until
 // the next transaction without a reason.
 func (d *Dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) time.Duration {
-	d.queues.History.Record(d.Name, b.authors(), &b.turn, r)
+	d.queues.History.Record(d.Name, b.authors(), &b.tx, r)
 	if d.unresolved {
 		d.confirm(b)
 	}
@@ -64,12 +64,12 @@ func (d *Dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) 
 		// just come takes the time for the right one: after one longest lease.
 		next = min(next, d.Queue.Stored.Config().MaxLease/2)
 	}
-	return min(next, sweepIn(&b.turn, r), d.auditIn(r.Counts.Processing))
+	return min(next, sweepIn(&b.tx, r), d.auditIn(r.Counts.Processing))
 }
 
 // sweepIn is how long until a transaction should free what is kept for a time only: a
 // transaction with operations does not tell, and is asked after.
-func sweepIn(t *workqueue.Turn, r *workqueue.Result) time.Duration {
+func sweepIn(t *workqueue.Transaction, r *workqueue.Result) time.Duration {
 	const ask, most, least = time.Minute, time.Hour, 100 * time.Millisecond
 	switch {
 	case len(t.Ops) > 0:

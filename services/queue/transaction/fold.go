@@ -41,7 +41,7 @@ const maxFold = 16
 
 // take appends the operations of calls to a transaction, about limit of them, and
 // returns how many calls went in.
-func (f *fold) take(t *workqueue.Turn, calls []*Call, limit int) int {
+func (f *fold) take(t *workqueue.Transaction, calls []*Call, limit int) int {
 	f.grow(calls, limit)
 	f.prev = f.prev[:0]
 	f.renew()
@@ -90,7 +90,7 @@ func immediate(op *workqueue.Op) bool {
 }
 
 // strange is how many operations are no adds of keys seen in this transaction.
-func (f *fold) strange(t *workqueue.Turn, ops []workqueue.Op) int {
+func (f *fold) strange(t *workqueue.Transaction, ops []workqueue.Op) int {
 	n := 0
 	for i := range ops {
 		if !immediate(&ops[i]) || f.find(t, ops[i].Key).gen != f.gen {
@@ -101,7 +101,7 @@ func (f *fold) strange(t *workqueue.Turn, ops []workqueue.Op) int {
 }
 
 // find is the slot of a key: its own, or the free one where it belongs.
-func (f *fold) find(t *workqueue.Turn, key string) *slot {
+func (f *fold) find(t *workqueue.Transaction, key string) *slot {
 	mask := uint64(len(f.slots) - 1)
 	for h := maphash.String(foldSeed, key); ; h++ {
 		s := &f.slots[h&mask]
@@ -111,7 +111,7 @@ func (f *fold) find(t *workqueue.Turn, key string) *slot {
 	}
 }
 
-func (f *fold) add(t *workqueue.Turn, c *Call) {
+func (f *fold) add(t *workqueue.Transaction, c *Call) {
 	c.folded = nil
 	for i := range c.Ops {
 		op := &c.Ops[i]
@@ -152,7 +152,7 @@ func (f *fold) add(t *workqueue.Turn, c *Call) {
 	}
 }
 
-func (f *fold) append(t *workqueue.Turn, c *Call, i int) {
+func (f *fold) append(t *workqueue.Transaction, c *Call, i int) {
 	if c.folded != nil {
 		c.folded.place = append(c.folded.place, int32(len(t.Ops)))
 	}
@@ -172,7 +172,7 @@ func (c *Call) fold(i int, place int32) {
 
 // merge puts what a duplicate carries into the add before it. It reports false
 // when that cannot be done without changing what the store would make of both.
-func (f *fold) merge(t *workqueue.Turn, s *slot, base, op *workqueue.Op) bool {
+func (f *fold) merge(t *workqueue.Transaction, s *slot, base, op *workqueue.Op) bool {
 	trace := op.Trace
 	if trace == base.Trace {
 		trace = ""

@@ -12,9 +12,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// TestFoldedTurnsDoWhatTheUnfoldedDo holds turns with duplicates made one
-// against the same turns as they came, by random histories on two machines.
-func TestFoldedTurnsDoWhatTheUnfoldedDo(t *testing.T) {
+// TestFoldedTransactionsDoWhatTheUnfoldedDo holds transactions with duplicates made one
+// against the same transactions as they came, by random histories on two machines.
+func TestFoldedTransactionsDoWhatTheUnfoldedDo(t *testing.T) {
 	t.Parallel()
 	for round := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(round, 1))
@@ -22,8 +22,8 @@ func TestFoldedTurnsDoWhatTheUnfoldedDo(t *testing.T) {
 		var f fold
 		var held []workqueue.Lease
 		saved := 0
-		for turn := range int64(20) {
-			now := 1_000_000 + turn*1000
+		for tx := range int64(20) {
+			now := 1_000_000 + tx*1000
 			var calls []*Call
 			for range 1 + rnd.IntN(6) {
 				c := &Call{Done: func(*Call) {}, ReadsReplies: rnd.IntN(2) == 0}
@@ -33,7 +33,7 @@ func TestFoldedTurnsDoWhatTheUnfoldedDo(t *testing.T) {
 				calls = append(calls, c)
 			}
 			take := []workqueue.Take{{Holder: "w", Max: rnd.IntN(4)}}
-			short, long := workqueue.Turn{Takes: take}, workqueue.Turn{Takes: take}
+			short, long := workqueue.Transaction{Takes: take}, workqueue.Transaction{Takes: take}
 			if n := f.take(&short, calls, 1<<20); n != len(calls) {
 				t.Fatalf("%d of %d calls taken", n, len(calls))
 			}
@@ -41,7 +41,7 @@ func TestFoldedTurnsDoWhatTheUnfoldedDo(t *testing.T) {
 				long.Ops = append(long.Ops, c.Ops...)
 			}
 			saved += len(long.Ops) - len(short.Ops)
-			got, want := folded.Turn(now, &short), plain.Turn(now, &long)
+			got, want := folded.Apply(now, &short), plain.Apply(now, &long)
 			at := 0
 			for n, c := range calls {
 				if c.folded == nil {
@@ -51,16 +51,16 @@ func TestFoldedTurnsDoWhatTheUnfoldedDo(t *testing.T) {
 				}
 				for i := range c.Ops {
 					if diff := cmp.Diff(want.Replies[at], c.Reply(i)); diff != "" {
-						t.Fatalf("round %d, turn %d, call %d, operation %d %+v (-unfolded +folded):\n%s", round, turn, n, i, c.Ops[i], diff)
+						t.Fatalf("round %d, transaction %d, call %d, operation %d %+v (-unfolded +folded):\n%s", round, tx, n, i, c.Ops[i], diff)
 					}
 					at++
 				}
 			}
 			if diff := cmp.Diff(want.Leases, got.Leases); diff != "" {
-				t.Fatalf("round %d, turn %d: leases (-unfolded +folded):\n%s", round, turn, diff)
+				t.Fatalf("round %d, transaction %d: leases (-unfolded +folded):\n%s", round, tx, diff)
 			}
 			if want.Counts != got.Counts || want.Added != got.Added || want.Retried != got.Retried || want.NextDue != got.NextDue {
-				t.Fatalf("round %d, turn %d: %+v, want %+v", round, turn, got, want)
+				t.Fatalf("round %d, transaction %d: %+v, want %+v", round, tx, got, want)
 			}
 			held = append(held, got.Leases...)
 		}
@@ -101,7 +101,7 @@ func anyOp(rnd *rand.Rand, held []workqueue.Lease) workqueue.Op {
 	return op
 }
 
-func TestATurnIsNotMuchLongerThanItsLimit(t *testing.T) {
+func TestATransactionIsNotMuchLongerThanItsLimit(t *testing.T) {
 	t.Parallel()
 	var f fold
 	adds := func(n int, key func(int) string) []*Call {
@@ -115,17 +115,17 @@ func TestATurnIsNotMuchLongerThanItsLimit(t *testing.T) {
 		}
 		return calls
 	}
-	var turn workqueue.Turn
-	if n := f.take(&turn, adds(100, strconv.Itoa), 50); n != 5 || len(turn.Ops) != 50 {
-		t.Errorf("of distinct keys %d calls with %d operations, want 5 with 50", n, len(turn.Ops))
+	var tx workqueue.Transaction
+	if n := f.take(&tx, adds(100, strconv.Itoa), 50); n != 5 || len(tx.Ops) != 50 {
+		t.Errorf("of distinct keys %d calls with %d operations, want 5 with 50", n, len(tx.Ops))
 	}
-	turn = workqueue.Turn{}
-	if n := f.take(&turn, adds(100, func(i int) string { return strconv.Itoa(i % 7) }), 50); n != 50*maxFold/10 || len(turn.Ops) != 7 {
-		t.Errorf("of 7 keys %d calls with %d operations, want %d with 7", n, len(turn.Ops), 50*maxFold/10)
+	tx = workqueue.Transaction{}
+	if n := f.take(&tx, adds(100, func(i int) string { return strconv.Itoa(i % 7) }), 50); n != 50*maxFold/10 || len(tx.Ops) != 7 {
+		t.Errorf("of 7 keys %d calls with %d operations, want %d with 7", n, len(tx.Ops), 50*maxFold/10)
 	}
-	turn = workqueue.Turn{}
-	if n := f.take(&turn, adds(1, strconv.Itoa), 5); n != 1 || len(turn.Ops) != 10 {
-		t.Errorf("of one call %d, with %d operations: it goes in whatever its size", n, len(turn.Ops))
+	tx = workqueue.Transaction{}
+	if n := f.take(&tx, adds(1, strconv.Itoa), 5); n != 1 || len(tx.Ops) != 10 {
+		t.Errorf("of one call %d, with %d operations: it goes in whatever its size", n, len(tx.Ops))
 	}
 }
 
@@ -137,12 +137,12 @@ func TestOfManyTracesTheLastAreKept(t *testing.T) {
 	for i := range 100 {
 		c.Ops = append(c.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "k", Trace: "t" + strconv.Itoa(i)})
 	}
-	turn := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}
-	f.take(&turn, []*Call{c}, 1000)
-	if len(turn.Ops) != workqueue.MaxTraces {
-		t.Errorf("%d operations, want %d", len(turn.Ops), workqueue.MaxTraces)
+	tx := workqueue.Transaction{Takes: []workqueue.Take{{Holder: "w", Max: 1}}}
+	f.take(&tx, []*Call{c}, 1000)
+	if len(tx.Ops) != workqueue.MaxTraces {
+		t.Errorf("%d operations, want %d", len(tx.Ops), workqueue.MaxTraces)
 	}
-	r := m.Turn(1_000_000, &turn)
+	r := m.Apply(1_000_000, &tx)
 	want := []string{"t92", "t93", "t94", "t95", "t96", "t97", "t98", "t99"}
 	if got := r.Leases[0].Traces; !slices.Equal(got, want) {
 		t.Errorf("traces %q, want %q", got, want)
@@ -161,16 +161,16 @@ func TestADuplicateIsNotRefusedForAnothersBarrier(t *testing.T) {
 	}
 	for name, second := range map[string]*workqueue.More{"without one": nil, "with fewer collections": marks(workqueue.MaxMarks-1, 1)} {
 		m := workqueue.New(workqueue.Config{})
-		full := &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", Delay: 1e9, More: marks(0, workqueue.MaxMarks-1)}}}
-		m.Turn(1_000_000, full)
+		full := &workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", Delay: 1e9, More: marks(0, workqueue.MaxMarks-1)}}}
+		m.Apply(1_000_000, full)
 		var f fold
-		var turn workqueue.Turn
+		var tx workqueue.Transaction
 		calls := []*Call{
 			{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", More: marks(workqueue.MaxMarks-1, 2)}}},
 			{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", More: second}}},
 		}
-		f.take(&turn, calls, 100)
-		r := m.Turn(1_000_000, &turn)
+		f.take(&tx, calls, 100)
+		r := m.Apply(1_000_000, &tx)
 		for _, c := range calls {
 			if c.folded == nil {
 				c.Replies = r.Replies[c.first:]

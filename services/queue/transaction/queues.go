@@ -43,8 +43,8 @@ type Config struct {
 	// Declared are the queues that the service is configured with.
 	Declared map[string]workqueue.Config
 
-	// MaxTurn is about how many operations, and how many leases, one transaction holds.
-	MaxTurn int
+	// MaxTransaction is about how many operations, and how many leases, one transaction holds.
+	MaxTransaction int
 	// MaxPending bounds the operations that wait for a transaction of one partition.
 	MaxPending int
 	// FallbackEvery is how often a queue with waiting workers is looked at without a

@@ -17,7 +17,7 @@ import (
 // the first, from the first one's next transaction, or, while that is away, by itself.
 func (d *Dispatcher) fundTokens(ctx context.Context, b *batch) error {
 	b.next, b.fundedByFirst = 0, false
-	t := &b.turn
+	t := &b.tx
 	t.Away, t.Reserved, t.Admitted = d.Part > 0, nil, 0
 	if d.Part == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (d *Dispatcher) fundTokens(ctx context.Context, b *batch) error {
 // they stay within them on one server, and on each of several. Keys are handed out
 // without a burst.
 func (d *Dispatcher) fundAlone(b *batch, cfg *workqueue.Config, wanted int) {
-	t := &b.turn
+	t := &b.tx
 	if d.lastHeard.IsZero() { // nothing is known of the store's clock
 		t.Admitted = min(wanted, 1)
 		return
@@ -184,7 +184,7 @@ func charges(ops []workqueue.Op) int {
 // returnTokens gives back what a transaction did not use of its tokens, so that adds which
 // turned out to be free cost the others nothing.
 func (d *Dispatcher) returnTokens(b *batch, r *workqueue.Result, err error) {
-	t := &b.turn
+	t := &b.tx
 	if !t.Away || !b.fundedByFirst || errors.Is(err, engine.ErrUnknown) { // it may have spent them
 		return
 	}

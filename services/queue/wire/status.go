@@ -24,7 +24,7 @@ var (
 	ErrSessions      = errors.New("too many sessions")
 	ErrQueues        = errors.New("too many queues")
 	ErrStopping      = errors.New("server is stopping")
-	ErrOverload      = errors.New("too many operations wait for the queue's next turns")
+	ErrOverload      = errors.New("too many operations wait for the queue's next transactions")
 	ErrMoved         = errors.New("the session was resumed by another stream")
 	// ErrOtherCaller refuses a lease that was handed to another caller.
 	ErrOtherCaller = errors.New("a lease of another caller")

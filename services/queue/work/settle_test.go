@@ -42,13 +42,13 @@ func (n noSettling) Partitions() []engine.Partition {
 
 type noSettlingPart struct{ engine.Partition }
 
-func (n noSettlingPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (n noSettlingPart) Apply(ctx context.Context, t *workqueue.Transaction) (*workqueue.Result, error) {
 	for _, op := range t.Ops {
 		if op.Kind == workqueue.OpSettle {
 			return nil, engine.ErrUnavailable
 		}
 	}
-	return n.Partition.Turn(ctx, t)
+	return n.Partition.Apply(ctx, t)
 }
 
 func TestSettlementsOfSeveralQueuesSayWhatIsSure(t *testing.T) {

@@ -136,7 +136,7 @@ func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
 				}
 				return got
 			}
-			for range 3 { // also behind the silent turn of the one before
+			for range 3 { // also behind the silent transaction of the one before
 				if got := get(); len(got.GetLeases()) != 0 || len(got.GetUnreachable()) != 1 || got.GetUnreachable()[0] != 1 {
 					t.Errorf("nothing is ready: %v", got)
 				}

@@ -97,7 +97,7 @@ func TestALostLeaseGivesNothingBackToAWorkerThatHoldsCredit(t *testing.T) {
 	r.AddKeys(t, "b")
 	queuetest.Wait(t, w.Leases)
 	r.Advance(31 * time.Second)
-	r.AddKeys(t, "c") // the turn in which b's lease ends
+	r.AddKeys(t, "c") // the transaction in which b's lease ends
 	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
 	if lost := queuetest.Wait(t, w.Extended).GetLost(); len(lost) != 1 {
 		t.Fatalf("lost %v, want b's lease", lost)

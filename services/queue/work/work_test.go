@@ -166,7 +166,7 @@ func TestLeasesEndByTheServersClockNoLaterThanInTheStore(t *testing.T) {
 		if err != nil || len(res.GetLeases()) != 1 {
 			t.Fatal(res, err)
 		}
-		// The request came before the turn began, so that a little more is left.
+		// The request came before the transaction began, so that a little more is left.
 		check("got", res.GetClockUs(), res.GetLeases()[0].GetEndsUs(), res.GetLeases()[0].GetRemaining().AsDuration()+5*time.Second)
 	})
 }

@@ -1,14 +1,14 @@
--- One turn of one partition of a queue; core/workqueue has the rules. What is
--- known of a key is one record in the state hash. A turn reads the records of
+-- One transaction of one partition of a queue; core/workqueue has the rules. What is
+-- known of a key is one record in the state hash. A transaction reads the records of
 -- its keys at once, works on them in memory and writes those that changed at
 -- its end. It refuses before its first write, or happens whole.
 --
 -- Most operations are plain: a key that nothing is known of is added, leased,
 -- and done with. They never leave strings: the record of a plain ready or
--- leased key is made of pieces that all keys of a turn share. Everything else
+-- leased key is made of pieces that all keys of a transaction share. Everything else
 -- goes the general way, with the record unpacked into a table.
 --
--- The state of a turn is in the table m, and what only few turns need is in
+-- The state of a transaction is in the table m, and what only few transactions need is in
 -- functions that make their inner functions when they are first called: to
 -- make a function in Lua 5.1 costs a search for each local it uses.
 local call, unpack, tonumber, type, next = redis.call, unpack, tonumber, type, next
@@ -35,4 +35,4 @@ local function chunked(cmd, key, list)
   return n
 end
 
-local function turn()
+local function transact()

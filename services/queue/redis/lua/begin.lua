@@ -1,7 +1,7 @@
 local seq, ordered, skew, run, ver, grows, away, keys, runs, toks, args, takes, left, young, least, most, by, from = munpack(ARGV[1])
 local maxLease, retention, maxRetries, absorb, reserveOnce, aging, qps, burst, maxProc, leaseFor, evictable, maxDeliveries = munpack(ARGV[2])
 
--- Turns of one server come in the order of their numbers, all of one length. One
+-- Transactions of one server come in the order of their numbers, all of one length. One
 -- that came before is answered as it was then; one that was overtaken, because its
 -- connection broke and it was sent again, may not be done any more.
 if ordered then
@@ -31,7 +31,7 @@ m.hold, tok, flags, m.nready, m.ndirty, m.nleased, m.ndelayed, m.ndead, m.ngc, m
 if ver0 ~= ver then return redis.error_reply('DPCONFIG the configuration changed') end
 
 local T = call('TIME')
--- Behind the run is the offset to Redis' clock, where there is one. A turn that
+-- Behind the run is the offset to Redis' clock, where there is one. A transaction that
 -- comes too early or too late by it has met a step, or was long on its way:
 -- the server finds out, and gives what sets the clock right.
 local off, shift = 0, 0
@@ -58,10 +58,10 @@ end
 m.closed, m.paused, m.wide = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local hadready = m.nready > 0
 
-local cur = {} -- by key: what it became in this turn, a record, a table or false; absent: nothing changed
-local buf = {} -- by level: keys pushed in this turn
+local cur = {} -- by key: what it became in this transaction, a record, a table or false; absent: nothing changed
+local buf = {} -- by level: keys pushed in this transaction
 local gone, ngone = {}, 0 -- keys whose lease ended and of which nothing is left
--- Keys that came up in this turn, and what is stored of them, in pairs.
+-- Keys that came up in this transaction, and what is stored of them, in pairs.
 local batches = {keys, vals}
 local function batch(list)
   local v = call('HMGET', st, unpack(list))

@@ -1,11 +1,11 @@
 -- Ends a partition of a queue that nobody uses, in steps that a use undoes. KEYS: meta, state hash, all others.
 -- ARGV: the step; the expiry's id; when the partition was used last, as the caller read it; milliseconds that the note
 -- of the end lasts; skew of the clock. Returns 1 when the step was done.
---   seal    turns are refused from now on, unless it holds a key or was used since
+--   seal    transactions are refused from now on, unless it holds a key or was used since
 --   expire  seals and ends it at once: of a queue with one partition
 --   end     ends what this expiry sealed
---   unseal  turns are taken again, if this expiry sealed it
---   keep    turns are taken again, and it is used now, if it has the seal of this id, or whatever it has without one
+--   unseal  transactions are taken again, if this expiry sealed it
+--   keep    transactions are taken again, and it is used now, if it has the seal of this id, or whatever it has without one
 local meta, st = KEYS[1], KEYS[2]
 local what, id = ARGV[1], ARGV[2]
 local call = redis.call
@@ -35,7 +35,7 @@ end
 call('HDEL', meta, 'seal') -- it comes first, so that a full Redis lets the rest be done
 if what == 'seal' then
   call('HSET', meta, 'seal', id)
-  c[17] = '' -- no turn has this version
+  c[17] = '' -- no transaction has this version
 else
   c[17] = was[1]
   if what == 'keep' then c[16] = now end

@@ -33,7 +33,7 @@ end
 -- What was kept for a time.
 if G then G.writeExpiries() end
 if m.ngc > 0 then
-  local most = nops > 0 and SWEEP or 4 * SWEEP -- nobody waits for a turn without operations
+  local most = nops > 0 and SWEEP or 4 * SWEEP -- nobody waits for a transaction without operations
   local over = call('ZRANGEBYSCORE', gc, '-inf', S(now), 'LIMIT', 0, most)
   if #over > 0 then
     m.ngc = m.ngc - chunked('ZREM', gc, over)
@@ -111,4 +111,4 @@ local answer = mpack(seq, now, nextdue, m.nready, m.ndelayed, m.nleased, m.ndirt
 if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', ANSWER_MS) end
 return answer
 end
-return turn()
+return transact()

@@ -43,7 +43,7 @@ local function fetch(L, l, n)
   end
   return false
 end
--- head is the first live place of a line and its record, nil at its end. A turn
+-- head is the first live place of a line and its record, nil at its end. A transaction
 -- skips only so many given up places; then the next one comes at once.
 local skipped = 0
 local function head(L, l, n)

@@ -48,7 +48,7 @@ local function absorbDelay(key, r)
   if absorb then unschedule(key, r) end
 end
 
--- What few turns need of the configuration, and the limiter as a program in
+-- What few transactions need of the configuration, and the limiter as a program in
 -- postfix order.
 local rare
 local function conf()
@@ -69,7 +69,7 @@ local function buckets()
   return tats
 end
 -- tokens are where the next token of each bucket comes from: the buckets, or
--- what was reserved of them for this turn.
+-- what was reserved of them for this transaction.
 local function tokens()
   if not away then return buckets() end
   if not froms then

@@ -1,5 +1,5 @@
 
--- What may be evicted is not taken in. It is asked in every turn that grows, so
+-- What may be evicted is not taken in. It is asked in every transaction that grows, so
 -- that nothing is acknowledged once the policy is another.
 if grows and not evictable then
   local policy = string.match(call('INFO', 'memory'), 'maxmemory_policy:([%w-]+)')
@@ -7,7 +7,7 @@ if grows and not evictable then
 end
 
 -- From here on things are written. The first write decides about memory: a
--- turn that grows is refused whole when Redis is full, any other is let
+-- transaction that grows is refused whole when Redis is full, any other is let
 -- through. Neither of the two changes anything, and the second is left out
 -- where the first write is of its sort anyway.
 local nops = #keys - 1
