@@ -149,11 +149,11 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// probeKey is not the form of any key: [escapeKey] writes no dot. Watches leave it out.
+// probeKey is not the form of any key: [EscapeKey] writes no dot. Watches leave it out.
 const probeKey = "deltaplane.probe"
 
-// probe writes to the bucket, that a key is deleted which nobody can have. [link.ErrUnavailable] after 2
-// s without an answer: a healthy server has long answered.
+// probe writes to the bucket: that a key is deleted which nobody can have. It fails with
+// [link.ErrUnavailable] after 2 s without an answer; a healthy server has long answered.
 func (b *Bucket) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
