@@ -18,8 +18,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// The spec decides whether a collection is listed again: these texts were written before there were
-// several namespaces, and stand in leases.
+// The spec decides whether a collection is listed again: but for last_applied, which used to be
+// dropped by default, these texts were written before there were several namespaces, and stand in
+// leases.
 func TestTheStoredScopeOfOneNamespaceIsUnchanged(t *testing.T) {
 	t.Parallel()
 	const marks = `"labels":["batch.kubernetes.io/controller-uid","batch.kubernetes.io/job-name"]}`
@@ -29,11 +30,11 @@ func TestTheStoredScopeOfOneNamespaceIsUnchanged(t *testing.T) {
 	}
 	long := strings.Join(values, ",")
 	for stored, want := range map[string]string{
-		`{"resource":"pods"}`: `{"hints":{"node":"spec.nodeName"},` + marks,
-		`{"resource":"leases.v1.coordination.k8s.io","namespace":"kube-node-lease"}`: `{"namespace":"kube-node-lease",` + marks,
+		`{"resource":"pods"}`: `{"last_applied":true,"hints":{"node":"spec.nodeName"},` + marks,
+		`{"resource":"leases.v1.coordination.k8s.io","namespace":"kube-node-lease"}`: `{"namespace":"kube-node-lease","last_applied":true,` + marks,
 		`{"resource":"configmaps","namespace":"web","labelSelector":"app=x","fieldSelector":"metadata.name!=y","metadataOnly":true,"dropFields":["data"],"keepManagedFields":true}`: `{"namespace":"web",` +
-			`"label_selector":"app=x","field_selector":"metadata.name!=y","metadata_only":true,"drop_fields":["data"],"keep_managed_fields":true,` + marks,
-		`{"resource":"pods","namespace":"web","labelSelector":"app in (` + long + `)"}`: `{"namespace":"web","label_selector":"app in (` + long[:427] + "... sha256:d8654afa2ff58e261b8dab4d",
+			`"label_selector":"app=x","field_selector":"metadata.name!=y","metadata_only":true,"drop_fields":["data"],"keep_managed_fields":true,"last_applied":true,` + marks,
+		`{"resource":"pods","namespace":"web","labelSelector":"app in (` + long + `)"}`: `{"namespace":"web","label_selector":"app in (` + long[:427] + "... sha256:10c67006ed19e936f79cf28a",
 	} {
 		set, err := decodeAdditions([]byte(`{"version":1,"reflections":[` + stored + `]}`))
 		if err != nil || len(set.reflections) != 1 || set.reflections[0].err != nil {

@@ -41,10 +41,11 @@ type buckets interface {
 // again with them: only RemoveIndexers removes.
 type Declarations struct {
 	slog    *slog.Logger
-	changed func(resource string) // called without the lock after each change
+	changed func(resource string) // called after each change, without mu
 	known   chan struct{}         // closed once all that was there has been read
 	bucket  *stream.Follower
 
+	noting  sync.Mutex // held until what is noted holds; taken before mu
 	mu      sync.Mutex
 	entries map[string]*declaredEntry // by resource; guarded by mu
 }
@@ -57,7 +58,7 @@ type declaredEntry struct {
 }
 
 // NewDeclarations returns those of a log, of which none are known before Run. changed
-// is called for a resource, without a lock, after each change.
+// is called for a resource after each change; it may ask what is declared, and must not change it.
 func NewDeclarations(log buckets, slog *slog.Logger, changed func(string)) *Declarations {
 	d := &Declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
 	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
@@ -100,8 +101,11 @@ func (d *Declarations) of(id delta.Collection) []declaration {
 
 // note takes in a value of b that is newer than what is known; it reports
 // whether b is still the bucket. A value that cannot be read changes nothing
-// that is in use.
+// that is in use. What is in the value holds when note returns, be it that the
+// watch of the bucket was first to receive it.
 func (d *Declarations) note(b *stream.Bucket, resource string, revision uint64, value []byte, set definition.Set, err error) bool {
+	d.noting.Lock()
+	defer d.noting.Unlock()
 	d.mu.Lock()
 	old := d.entries[resource]
 	if old == nil {

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -132,6 +134,33 @@ func TestAnExampleIsReadForTheRequestedIndexOnly(t *testing.T) {
 			if _, ok := o.Field(x.program.Field()); ok != (other == index) {
 				t.Errorf("asked of %s, %s is read: %v", index, other, ok)
 			}
+		}
+	}
+}
+
+// The watch of the bucket and the caller that wrote a value both receive it. The one that comes
+// second must find it in use.
+func TestAnEditHoldsWhenItReturnsAlsoWhenTheWatchWasFirst(t *testing.T) {
+	t.Parallel()
+	using, use, used := make(chan struct{}), make(chan struct{}), atomic.Bool{}
+	d := NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) {
+		close(using)
+		<-use
+		used.Store(true)
+	})
+	note := func() { d.note(nil, "pods.v1", 1, []byte("x"), nil, nil) }
+	go note() // as the watch does
+	<-using
+	returned := make(chan bool)
+	go func() { note(); returned <- used.Load() }()
+	select {
+	case <-returned:
+		t.Error("the edit returned before its change was in use")
+		close(use)
+	case <-time.After(100 * time.Millisecond): // enough for what is broken to show
+		close(use)
+		if !<-returned {
+			t.Error("the edit returned before its change was in use")
 		}
 	}
 }
