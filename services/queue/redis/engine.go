@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -217,7 +218,7 @@ func (e *Engine) lost(ctx context.Context) error {
 // again does what may be done twice, until it is done, refused, or has failed a
 // few times.
 func (e *Engine) again(ctx context.Context, f func() error) error {
-	wait := 2 * time.Millisecond
+	wait := attempt.Wait{First: 2 * time.Millisecond, Most: 32 * time.Millisecond}
 	for tries := 0; ; tries++ {
 		err := f()
 		if err == nil || tries == 5 || ctx.Err() != nil {
@@ -232,10 +233,7 @@ func (e *Engine) again(ctx context.Context, f func() error) error {
 		default:
 			return classify(err)
 		}
-		select {
-		case <-time.After(wait):
-			wait *= 2
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, 0) {
 			return classify(err)
 		}
 	}

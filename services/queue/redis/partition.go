@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -134,7 +135,7 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Transactio
 	ctx, cancel := context.WithTimeout(ctx, p.e.cfg.GiveUp)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	wait := 5 * time.Millisecond
+	wait := attempt.Wait{First: 5 * time.Millisecond, Most: 250 * time.Millisecond}
 	maybe := false
 	var held error // why the transaction, applied, is not durable
 	first := ""    // the run that may have applied it
@@ -201,21 +202,20 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Transactio
 		if held != nil {
 			least += waitLate // or less would be waited for than before
 		}
-		if time.Until(deadline) < wait+least {
+		pause := wait.Next()
+		if time.Until(deadline) < pause+least {
 			cancel() // an attempt cut off would make the outcome unknown, if it is not yet
 		}
-		select {
-		case <-time.After(wait):
-			wait = min(2*wait, 250*time.Millisecond)
-		case <-ctx.Done():
-			if held != nil {
-				return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnknown, held)
-			}
-			if maybe {
-				return d, fmt.Errorf("transaction of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
-			}
-			return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnavailable, err)
+		if attempt.Sleep(ctx, pause) {
+			continue
 		}
+		if held != nil {
+			return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnknown, held)
+		}
+		if maybe {
+			return d, fmt.Errorf("transaction of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
+		}
+		return d, fmt.Errorf("transaction of queue %q: %w: %w", p.q.name, engine.ErrUnavailable, err)
 	}
 }
 
