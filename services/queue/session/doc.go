@@ -1,8 +1,8 @@
 // Package session knows worker and producer processes, and which leases each holds through this
 // server; it ends and extends leases for them.
 //
-// In come checked settlements ([Plan]) and references to leases. Out go their outcomes ([Outcome]),
-// and to the stream that a lease counts against ([Stream]) that it ended.
+// In come checked settlements ([Plan]) and references to leases. Out go their results
+// ([SettleResults]), and to the stream that a lease counts against ([Stream]) that it ended.
 //
 // A lease belongs to the authenticated caller that got it: what another caller asks about it is
 // refused ([Leases.Verify]).

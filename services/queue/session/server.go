@@ -66,7 +66,7 @@ func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 		err     error
 	}
 	answers := make(chan outcome, 2) // the second is of what was late: nobody waits for it
-	s.Leases.Settle(ctx, ss, r.GetRequestId(), plan, unresolved, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(out *Outcome) {
+	s.Leases.Settle(ctx, ss, r.GetRequestId(), plan, unresolved, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(out *SettleResults) {
 		Ended(out.Freed, false)
 		answers <- outcome{out.each(), out.Err}
 	})

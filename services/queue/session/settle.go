@@ -20,10 +20,10 @@ type settling struct {
 	ss    *Session
 	a     *answer
 	whole bool // what is not reached is an error of the whole request
-	done  func(*Outcome)
+	done  func(*SettleResults)
 
 	mu       sync.Mutex
-	out      Outcome // guarded by mu, as is all that follows
+	out      SettleResults // guarded by mu, as is all that follows
 	left     int
 	some     bool // were applied
 	timer    *time.Timer
@@ -41,14 +41,14 @@ type portion struct {
 // early and that is set, also with what there is by then. A repeated request gets
 // the first answer. Unless the request is to be done as a whole, its rows say which
 // leases were not reached, and which have a holder that nobody knows.
-func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, unresolved Unresolved, whole bool, early time.Duration, done func(*Outcome)) {
+func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, unresolved Unresolved, whole bool, early time.Duration, done func(*SettleResults)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
 	}
 	a, repeat, err := ss.begin(id, sum)
 	if err != nil {
-		done(&Outcome{Err: err})
+		done(&SettleResults{Err: err})
 		return
 	}
 	if repeat {
@@ -56,18 +56,18 @@ func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, un
 		go func() {
 			select {
 			case <-a.ready:
-				done(&Outcome{Plan: p, Rows: a.rows, Err: a.err})
+				done(&SettleResults{Plan: p, Rows: a.rows, Err: a.err})
 			case <-ctx.Done():
-				done(&Outcome{Err: ctx.Err()})
+				done(&SettleResults{Err: ctx.Err()})
 			}
 		}()
 		return
 	}
-	w := &settling{ss: ss, a: a, whole: whole, done: done, out: Outcome{Plan: p, Rows: make([]Row, len(p.Ops))}}
+	w := &settling{ss: ss, a: a, whole: whole, done: done, out: SettleResults{Plan: p, Rows: make([]Row, len(p.Ops))}}
 	if err := unresolved.any(); err != nil {
 		if whole {
 			ss.end(a, nil, err)
-			done(&Outcome{Err: err})
+			done(&SettleResults{Err: err})
 			return
 		}
 		w.out.Err = err
@@ -82,7 +82,7 @@ func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, un
 		switch {
 		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, wire.ErrStopping)):
 			ss.end(a, nil, err)
-			done(&Outcome{Err: err})
+			done(&SettleResults{Err: err})
 			return
 		case err != nil:
 			w.refused(pt, err)
@@ -226,7 +226,7 @@ func (w *settling) answerEarly() {
 	for i := range w.out.Rows {
 		w.answered[i] = !w.out.Rows[i].waits
 	}
-	w.done(&Outcome{Plan: w.out.Plan, Rows: w.out.Rows, More: true, Freed: w.out.Freed})
+	w.done(&SettleResults{Plan: w.out.Plan, Rows: w.out.Rows, More: true, Freed: w.out.Freed})
 	w.out.Freed = nil
 }
 

@@ -63,7 +63,7 @@ func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 }
 
 // settledMessage writes a compact Settled.
-func settledMessage(id uint64, out *session.Outcome, partial bool) *wire.Encoded {
+func settledMessage(id uint64, out *session.SettleResults, partial bool) *wire.Encoded {
 	tmp := wire.Scratch.Get().(*[]byte)
 	b := wire.AppendNumber((*tmp)[:0], fieldSettledID, int64(id))
 	for i, r := range out.Rows {

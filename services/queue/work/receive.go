@@ -120,7 +120,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer transaction.RejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.Leases.Settle(ctx, st.ss, m.id, m.plan, unresolved, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
+	st.s.Leases.Settle(ctx, st.ss, m.id, m.plan, unresolved, false, session.StoreTimeout(st.partial), func(out *session.SettleResults) {
 		if out.Err != nil {
 			st.Close(out.Err)
 			return

@@ -106,7 +106,7 @@ func TestCompactSettledSaysMoreOnlyWhereThereIsMore(t *testing.T) {
 	for _, k := range []string{"a", "b", "c"} {
 		p.Add("q", workqueue.Op{Kind: workqueue.OpSettle, Key: k, Token: 5})
 	}
-	out := &session.Outcome{Plan: p, Rows: []session.Row{{Status: workqueue.Settled}, {Status: workqueue.Requeued, Requeues: 2, ReadyAt: 1e6}, {Status: workqueue.Lost}}}
+	out := &session.SettleResults{Plan: p, Rows: []session.Row{{Status: workqueue.Settled}, {Status: workqueue.Requeued, Requeues: 2, ReadyAt: 1e6}, {Status: workqueue.Lost}}}
 	got := parse(t, settledMessage(9, out, true), &queuev1.WorkResponse{}).GetSettled()
 	want := &queuev1.Settled{
 		RequestId: 9,

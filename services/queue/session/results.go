@@ -7,7 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// Row is the outcome of one settlement.
+// Row is the result of one settlement.
 type Row struct {
 	Status   workqueue.Status
 	Requeues int
@@ -16,8 +16,8 @@ type Row struct {
 	away     bool // there was none: the store's part was not reached
 }
 
-// Outcome is the outcome of a settlement request, or of some of it.
-type Outcome struct {
+// SettleResults are the results of a settlement request, or of some of it.
+type SettleResults struct {
 	Plan  *Plan
 	Rows  []Row   // one per settlement, in order
 	More  bool    // other rows follow
@@ -26,9 +26,9 @@ type Outcome struct {
 	Err   error
 }
 
-// Results is the outcome as the contract has it, for a client that knows partial
+// Results are the rows as the contract has them, for a client that knows partial
 // answers or for one that does not.
-func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
+func (s *SettleResults) Results(partial bool) []*queuev1.SettleResult {
 	out := make([]*queuev1.SettleResult, 0, len(s.Rows))
 	for i, r := range s.Rows {
 		if !r.waits {
@@ -38,9 +38,9 @@ func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
 	return out
 }
 
-// each is the outcome of every settlement, where one answer is all there is: what
+// each is the result of every settlement, where one answer is all there is: what
 // is under way was not reached in time.
-func (s *Outcome) each() []*queuev1.SettleResult {
+func (s *SettleResults) each() []*queuev1.SettleResult {
 	out := make([]*queuev1.SettleResult, len(s.Rows))
 	for i, r := range s.Rows {
 		r.away, r.waits = r.away || r.waits, false
@@ -50,7 +50,7 @@ func (s *Outcome) each() []*queuev1.SettleResult {
 }
 
 // Result is a row as the contract has it, for one who knows partial answers or does not.
-func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
+func (s *SettleResults) Result(i int, r Row, partial bool) *queuev1.SettleResult {
 	op := &s.Plan.Ops[i]
 	return &queuev1.SettleResult{
 		Key: op.Key, Token: op.Token, Status: r.Code(partial), NumRequeues: int64(r.Requeues), ReadyAt: wire.Stamp(r.ReadyAt),
