@@ -1,0 +1,185 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"sync"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// run is what one reconcile has to see, and what it read and wrote.
+type run struct {
+	mu    sync.Mutex
+	least client.Barrier
+	read  client.Reading
+	wrote client.Barrier
+}
+
+type runKey struct{}
+
+// runOf is the reconcile that a context belongs to. Reads outside of one see any state.
+func runOf(ctx context.Context) *run {
+	if r, ok := ctx.Value(runKey{}).(*run); ok {
+		return r
+	}
+	return &run{least: client.Barrier{}, read: client.Reading{}, wrote: client.Barrier{}}
+}
+
+func (r *run) atLeast(collection string) client.Revision {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.least[collection]
+}
+
+// saw notes an answer. The next read is not older.
+func (r *run) saw(collection string, at client.Bounds) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.read.Raise(collection, at)
+	r.least.Raise(collection, at.Revision)
+}
+
+// reconcile runs the reconciler on a key.
+func (c *Controller) reconcile(ctx context.Context, item client.Item) (res client.Result, err error) {
+	c.metrics.began()
+	if _, err := delta.ParseKey(item.Key); err != nil {
+		c.emit(Event{Kind: EventBadKey, Key: item.Key, Err: err})
+		return client.Result{}, client.Terminal(fmt.Errorf("controller: %w", err))
+	}
+	r := &run{least: maps.Clone(item.Barrier), read: client.Reading{}, wrote: client.Barrier{}}
+	if r.least == nil {
+		r.least = client.Barrier{}
+	}
+	watch := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, client.ErrTimeout) || errors.Is(cause, client.ErrLeaseLost) {
+			c.emit(Event{Kind: EventReconcileOverran, Key: item.Key, Err: cause})
+		}
+	})
+	defer watch()
+	defer func() {
+		if v := recover(); v != nil {
+			err = &client.PanicError{Value: v, Stack: debug.Stack()}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		res.ReadAt, res.Wrote = r.read, r.wrote // also of a run that failed: the next one sees its writes
+	}()
+	out, err := c.rec(context.WithValue(ctx, runKey{}, r), Requests(item.Key)[0])
+	if err == nil && out.RequeueAfter < 0 {
+		err = fmt.Errorf("controller: the reconciler asks to be run after %v, which is negative", out.RequeueAfter)
+	}
+	return client.Result{After: out.RequeueAfter, Reason: out.Reason}, err
+}
+
+// Find returns an object, or nil when there is none, at least as new as the context's
+// reconcile has to see. Errors: those of [client.Index.Get] but for an absent key.
+func (c *Controller) Find(ctx context.Context, collection, key string) (*client.Object, error) {
+	full, err := c.names.of(ctx, collection)
+	if err != nil {
+		return nil, err
+	}
+	r := runOf(ctx)
+	obj, at, err := c.index.Find(ctx, full, key, client.ReadOptions{AtLeast: r.atLeast(full)})
+	if err != nil {
+		return nil, err
+	}
+	r.saw(full, at)
+	return obj, nil
+}
+
+// Objects returns the objects that o chooses, of one collection and one state, at least as
+// new as the context's reconcile has to see.
+func (c *Controller) Objects(ctx context.Context, collection string, o client.ListOptions) ([]client.Object, error) {
+	if len(o.Clusters) > 0 {
+		return nil, errors.New("controller: a list of several clusters has no single state: list each of them")
+	}
+	full, err := c.names.of(ctx, collection)
+	if err != nil {
+		return nil, err
+	}
+	r := runOf(ctx)
+	if least := r.atLeast(full); least.Compare(o.AtLeast) > 0 {
+		o.AtLeast = least
+	}
+	objects, at, err := c.index.List(ctx, full, o)
+	if err != nil {
+		return nil, err
+	}
+	r.saw(full, at)
+	return objects, nil
+}
+
+// Get returns an object, decoded from its JSON. An absent key is [client.ErrKeyNotFound].
+func Get[T any](ctx context.Context, c *Controller, collection, key string) (*T, error) {
+	obj, err := c.Find(ctx, collection, key)
+	if err != nil {
+		return nil, err
+	}
+	if obj == nil {
+		return nil, fmt.Errorf("controller: get %s %s: %w", collection, key, client.ErrKeyNotFound)
+	}
+	return decode[T](collection, *obj)
+}
+
+// List returns the objects that o chooses, decoded from their JSON.
+func List[T any](ctx context.Context, c *Controller, collection string, o client.ListOptions) ([]*T, error) {
+	objects, err := c.Objects(ctx, collection, o)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*T, len(objects))
+	for i, obj := range objects {
+		if all[i], err = decode[T](collection, obj); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func decode[T any](collection string, obj client.Object) (*T, error) {
+	if obj.Quarantined {
+		return nil, fmt.Errorf("controller: %s %s: %w", collection, obj.Key, client.ErrKeyQuarantined)
+	}
+	out := new(T)
+	if err := json.Unmarshal(obj.Payload, out); err != nil {
+		return nil, fmt.Errorf("controller: decode %s %s: %w", collection, obj.Key, err)
+	}
+	return out, nil
+}
+
+// Wrote says at which resource version the context's reconcile wrote an object of a
+// collection. Its later reads see the write, and so does the key's next run, on whichever
+// replica. An error says that this cannot be promised: return it from the reconciler.
+func (c *Controller) Wrote(ctx context.Context, collection, resourceVersion string) error {
+	r, ok := ctx.Value(runKey{}).(*run)
+	if !ok {
+		return fmt.Errorf("controller: wrote %s: the context is not that of a reconcile", collection)
+	}
+	rv, err := delta.ParseRV(resourceVersion)
+	if err != nil {
+		return fmt.Errorf("controller: wrote %s: %w", collection, err)
+	}
+	full, err := c.names.of(ctx, collection)
+	if err != nil {
+		return err
+	}
+	at := client.Revision{Epoch: r.atLeast(full).Epoch, RV: rv}
+	if at.Epoch == 0 { // the queue compares revisions of one epoch
+		_, now, err := c.names.ask(ctx, collection)
+		if err != nil {
+			return err
+		}
+		at.Epoch = now.Epoch
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrote.Raise(full, at)
+	r.least.Raise(full, at)
+	return nil
+}
