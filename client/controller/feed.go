@@ -15,6 +15,9 @@ const (
 	feedKey    = "feed"
 	// feedTimeout bounds how long a replica leads, which its lease alone is to do.
 	feedTimeout = 10 * 365 * 24 * time.Hour
+	// feedMargin is next to nothing: what a leader does beyond its lease is a duplicate or is
+	// refused by its token.
+	feedMargin = time.Millisecond
 )
 
 // configure makes the queues, or changes them.
@@ -76,7 +79,7 @@ func (c *Controller) tend(ctx context.Context) {
 // leader is the worker of the feed's key: its reconcile is this replica's leadership.
 func (c *Controller) leader() (*client.Worker, error) {
 	return client.NewWorker(c.conn, client.ReconcilerFunc(c.lead), client.WorkerConfig{
-		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feedSuffix, Lease: c.o.FeedLease, Timeout: feedTimeout, Grace: c.o.Grace, Log: c.o.Log,
+		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feedSuffix, Lease: c.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout, Grace: c.o.Grace, Log: c.o.Log,
 		OnConnected: func(connected bool, generation string) {
 			if !connected {
 				return
@@ -141,6 +144,11 @@ func (c *Controller) lead(ctx context.Context, item client.Item) (client.Result,
 	again := ""
 	for {
 		generation, err := c.queue.Generation(ctx)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+			reason = err.Error()
+			return client.Result{Outcome: client.OutcomeRelease}, err
+		}
 		if err != nil {
 			reason = "the queue's generation is not known"
 			return client.Result{}, fmt.Errorf("controller: %s: %w", reason, err)

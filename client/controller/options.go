@@ -34,7 +34,9 @@ type Options struct {
 	// Default: the queue's, 30 s.
 	Lease time.Duration
 	// FeedLease is how long the feed's key is leased, at least 1 s: another replica takes over
-	// from a leader that hangs after that time, and from one that dies after 1 s. Default 1.5 s.
+	// from a leader that hangs after that time, and from one that dies after 1 s. Where
+	// replicas or the queue often stand still for as long, a longer one makes the leadership
+	// change less often, which costs repeated keys. Default 1.8 s.
 	FeedLease time.Duration
 	// Timeout bounds one reconcile. Default 5 min.
 	Timeout time.Duration
@@ -63,7 +65,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Cluster = cmp.Or(o.Cluster, "dev")
 	o.Concurrency = cmp.Or(o.Concurrency, 8)
-	o.FeedLease = cmp.Or(o.FeedLease, 1500*time.Millisecond)
+	o.FeedLease = cmp.Or(o.FeedLease, 1800*time.Millisecond)
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Minute)
 	o.Grace = cmp.Or(o.Grace, 20*time.Second)
 	o.Resync = cmp.Or(o.Resync, 10*time.Hour)

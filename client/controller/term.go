@@ -139,7 +139,7 @@ func (t *term) work(ctx context.Context) (again string, err error) {
 		switch err := t.save(ctx); {
 		case err == nil:
 			wait.Reset()
-		case errors.Is(err, client.ErrLeaseLost):
+		case errors.Is(err, client.ErrLeaseLost), ctx.Err() != nil:
 			return "", err
 		default:
 			t.c.emit(Event{Kind: EventQueueFailed, Reason: "the position cannot be saved", Err: err})
