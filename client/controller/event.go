@@ -42,7 +42,7 @@ const (
 	EventLeaseLost EventKind = "lease_lost"
 )
 
-// Event is something that whoever runs a controller may want to know.
+// Event is something that the operator of a controller may want to know.
 type Event struct {
 	Kind EventKind
 	// Collection and Key are what it is about; either may be empty.

@@ -75,7 +75,7 @@ func TestTheScopeOfObjectsIsCheckedAtTheStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "nodes")
 	r.put("nodes", "n1", "1")
-	p := r.replica("a", func(c *controller.Controller) { c.For("nodes") }, func(*replica, context.Context, controller.Request) (controller.Result, error) {
+	p := r.replica("a", func(c *controller.Controller) { c.For("nodes") }, func(context.Context, *replica, controller.Request) (controller.Result, error) {
 		return controller.Result{}, errors.New("never")
 	}, nil)
 	if err := <-p.err; err == nil || !strings.Contains(err.Error(), "ClusterScoped is false, and dev/nodes.v1 has the object n1") {

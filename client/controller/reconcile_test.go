@@ -22,7 +22,7 @@ func TestAKeyThatMovesToAnotherReplicaWaitsForItsPredecessorsWrite(t *testing.T)
 	r := newRig(t, "pods", "configmaps")
 	r.put("pods", "ns/p", "1")
 	wrote := make(chan struct{})
-	a := r.replica("a", forPods, func(p *replica, ctx context.Context, _ controller.Request) (controller.Result, error) {
+	a := r.replica("a", forPods, func(ctx context.Context, p *replica, _ controller.Request) (controller.Result, error) {
 		defer close(wrote)
 		return controller.Result{}, p.Wrote(ctx, "configmaps", "1000")
 	}, nil)
@@ -31,7 +31,7 @@ func TestAKeyThatMovesToAnotherReplicaWaitsForItsPredecessorsWrite(t *testing.T)
 	a.stop()
 	var there, early atomic.Bool
 	decided := make(chan string, 1)
-	b := r.replica("b", forPods, func(p *replica, ctx context.Context, _ controller.Request) (controller.Result, error) {
+	b := r.replica("b", forPods, func(ctx context.Context, p *replica, _ controller.Request) (controller.Result, error) {
 		note, err := controller.Get[object](ctx, p.Controller, "configmaps", "ns/note")
 		if err == nil || errors.Is(err, client.ErrKeyNotFound) {
 			early.Store(early.Load() || !there.Load())
@@ -67,7 +67,7 @@ func TestErrorsPanicsAndDelaysRunAKeyAgain(t *testing.T) {
 	var mu sync.Mutex
 	runs := map[string]int{}
 	reg := prometheus.NewRegistry()
-	p := r.replica("a", forPods, func(_ *replica, _ context.Context, req controller.Request) (controller.Result, error) {
+	p := r.replica("a", forPods, func(_ context.Context, _ *replica, req controller.Request) (controller.Result, error) {
 		mu.Lock()
 		runs[req.Name]++
 		n := runs[req.Name]
@@ -107,13 +107,13 @@ func TestErrorsPanicsAndDelaysRunAKeyAgain(t *testing.T) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			name := f.GetName()
+			name := []string{f.GetName()}
 			for _, l := range m.GetLabel() {
 				if l.GetName() != "controller" {
-					name += " " + l.GetValue()
+					name = append(name, l.GetValue())
 				}
 			}
-			counts[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			counts[strings.Join(name, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
 	for name, want := range map[string]float64{
@@ -132,7 +132,7 @@ func TestAReconcileThatOutlivesItsTimeIsAnEventAndItsKeyRunsAgain(t *testing.T) 
 	r.put("pods", "ns/p", "1")
 	release := make(chan struct{})
 	var runs atomic.Int32
-	p := r.replica("a", forPods, func(_ *replica, ctx context.Context, _ controller.Request) (controller.Result, error) {
+	p := r.replica("a", forPods, func(ctx context.Context, _ *replica, _ controller.Request) (controller.Result, error) {
 		if runs.Add(1) == 1 {
 			<-release // deaf to its context
 		}
@@ -162,7 +162,7 @@ func TestAStopWaitsForWhatRuns(t *testing.T) {
 	r.put("pods", "ns/p", "1")
 	running, release := make(chan struct{}), make(chan struct{})
 	var finished atomic.Bool
-	p := r.replica("a", forPods, func(_ *replica, ctx context.Context, _ controller.Request) (controller.Result, error) {
+	p := r.replica("a", forPods, func(ctx context.Context, _ *replica, _ controller.Request) (controller.Result, error) {
 		close(running)
 		<-release
 		finished.Store(ctx.Err() == nil)
@@ -191,7 +191,7 @@ func TestBadInputIsNamedAtTheStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "pods")
 	r.put("pods", "ns/p", "1")
-	none := func(*replica, context.Context, controller.Request) (controller.Result, error) {
+	none := func(context.Context, *replica, controller.Request) (controller.Result, error) {
 		return controller.Result{}, nil
 	}
 	for _, c := range []struct {
@@ -226,7 +226,7 @@ func TestBadInputIsNamedAtTheStart(t *testing.T) {
 func TestAnAddressOfTheOtherServiceIsNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "pods")
-	none := func(*replica, context.Context, controller.Request) (controller.Result, error) {
+	none := func(context.Context, *replica, controller.Request) (controller.Result, error) {
 		return controller.Result{}, nil
 	}
 	index, queue := r.indexAddr, r.queueAddr

@@ -268,7 +268,7 @@ func (l *lines) cut() {
 }
 
 // replica runs a controller until the test ends or it is stopped.
-func (r *rig) replica(name string, build func(*controller.Controller), rec func(*replica, context.Context, controller.Request) (controller.Result, error), change func(*controller.Options)) *replica {
+func (r *rig) replica(name string, build func(*controller.Controller), rec func(context.Context, *replica, controller.Request) (controller.Result, error), change func(*controller.Options)) *replica {
 	r.t.Helper()
 	p := &replica{name: name, err: make(chan error, 1)}
 	dial := func(addr string) *grpc.ClientConn {
@@ -297,7 +297,7 @@ func (r *rig) replica(name string, build func(*controller.Controller), rec func(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.err <- p.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) { return rec(p, ctx, req) })
+		p.err <- p.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) { return rec(ctx, p, req) })
 	}()
 	p.stop = func() { cancel(); <-done }
 	r.t.Cleanup(p.stop)
@@ -389,7 +389,7 @@ func newLedger() *ledger {
 }
 
 // reconcile reads the pod of a key.
-func (l *ledger) reconcile(p *replica, ctx context.Context, req controller.Request) (controller.Result, error) {
+func (l *ledger) reconcile(ctx context.Context, p *replica, req controller.Request) (controller.Result, error) {
 	l.mu.Lock()
 	if l.running[req.Key()] {
 		l.twice = append(l.twice, req.Key())

@@ -24,7 +24,7 @@ type saved struct {
 // place is how far a collection was followed.
 type place struct {
 	Position position `json:"p"`
-	// Epoch and RV are a revision that whoever goes on must not read an older state than.
+	// Epoch and RV are a revision: the next leader must not read an older state.
 	Epoch uint64 `json:"e,omitempty"`
 	RV    string `json:"r,omitempty"`
 }
