@@ -573,20 +573,20 @@ func (x *IndexHint) GetValues() []string {
 // Delta is one change of one key. No service sends this message: it says what a record of the log
 // means. There the payload is the body, the sequence is the log's own, and everything else is in
 // the message headers that the fields name, so that triggers and standbys can run on headers alone.
-// Beside them are Dp-Version (the least version that a reader must know to read the record, 1),
-// Dp-Kind (delta, or one of the control records) and Dp-Crc (CRC-32C of the payload); records of
-// any kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for
+// Beside them are Dp-Version (the least version that a reader must know to read the record, 1), Dp-
+// Kind (delta, or one of the control records) and Dp-Crc (CRC-32C of the payload); records of any
+// kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for
 // these keys and their versions, see the package core/delta: a reader that has applied everything
 // up to the record and comes to others was not sent all of it), Dp-Scope (synced and liveness
-// records: `namespaced` or `cluster`, as the source's discovery says where the keys live),
-// Dp-Names (the same records, repeated: what else the resource is called, its singular, kind and
-// short names in lower case, at most 16; readers pass over one that is not a DNS label) and
-// Dp-Dropped (the same records, repeated: the path of a field that the reflector leaves out of every
-// object, at most 128; `*` is everything but metadata, and `.` alone says that there is none), control
-// records Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build
-// (the version of the leader's program) and Dp-Needs (the highest Dp-Version that a record of the
-// term may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that
-// they do not know.
+// records: `namespaced` or `cluster`, as the source's discovery says where the keys live), Dp-Names
+// (the same records, repeated: what else the resource is called, its singular, kind and short names
+// in lower case, at most 16; readers pass over one that is not a DNS label) and Dp-Dropped (the
+// same records, repeated: the path of a field that the reflector leaves out of every object, at
+// most 128; `*` is everything but metadata, and `.` alone says that there is none), control records
+// Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build (the
+// version of the leader's program) and Dp-Needs (the highest Dp-Version that a record of the term
+// may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that they
+// do not know.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Collection of the key.
