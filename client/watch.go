@@ -109,6 +109,11 @@ type Event struct {
 	// Revision, what the reader has is exactly the state there. Zero of servers that do
 	// not state it.
 	Upper Revision
+	// Previous is the object of an EventUpdated, or of an EventDeleted with DeleteFiltered,
+	// before the change, where [WatchOptions].Previous asks for it. Nil where the server does
+	// not know it: with Coalesced, behind a version that could not be read, and of servers
+	// that do not send it.
+	Previous *Object
 	// Reason is that of EventGap.
 	Reason string
 	// Differences is set with EventGap when the state that follows is the difference
@@ -146,6 +151,8 @@ type WatchOptions struct {
 	View View
 	// Fields are paths to keep, "metadata.name"; it excludes View.
 	Fields []string
+	// Previous asks for the object as it was before each change; see [Event].Previous.
+	Previous bool
 	// AtLeast is the least revision of the initial state.
 	AtLeast Revision
 	// BookmarkEvery is the time between bookmarks on a quiet watch. Default 10 s.

@@ -84,7 +84,7 @@ func (w *watch) stream(ctx context.Context) error {
 func (w *watch) request() *indexv1.WatchRequest {
 	req := &indexv1.WatchRequest{
 		Collection: w.collection, Namespace: w.o.Namespace, Namespaces: w.o.Namespaces, LabelSelector: w.o.Labels, FieldSelector: w.o.FieldSelector,
-		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: indexv1.View(w.o.View), BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: indexv1.WhenSlow(w.o.WhenSlow),
+		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: indexv1.View(w.o.View), BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: indexv1.WhenSlow(w.o.WhenSlow), Previous: w.o.Previous,
 	}
 	if len(w.o.Fields) > 0 {
 		req.FieldMask = &fieldmaskpb.FieldMask{Paths: w.o.Fields}
@@ -224,6 +224,10 @@ func (w *watch) events(batch *indexv1.Events, end Position, at Bounds) bool {
 			FinalStateUnknown: finalUnknown(e),
 		}
 		event.Object.Quarantined = e.GetQuarantined()
+		if e.GetPrevious() != nil {
+			previous := fromObject(e.GetPrevious())
+			event.Previous = &previous
+		}
 		event.Position.Selection = end.Selection
 		if i == len(all)-1 {
 			event.Position, event.Revision = end, at.Revision

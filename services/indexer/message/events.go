@@ -109,6 +109,9 @@ func (o *Writer) changes(list []Event) {
 		if e.Unindexed {
 			o.Uint(7, 1)
 		}
+		if e.HasPrevious {
+			o.item(8, &e.Previous)
+		}
 	}
 }
 

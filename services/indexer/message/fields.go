@@ -67,6 +67,9 @@ type Event struct {
 	// unindexed: the object has left because the index of the watch fails on it.
 	Unindexed bool
 	Unknown   bool // of a deletion: what the object was like in the end
+	// Previous is the object before the change, where HasPrevious is set.
+	Previous    Item
+	HasPrevious bool
 }
 
 // Len is the length of the event in a message.
@@ -87,7 +90,19 @@ func (e *Event) Len() int {
 	if e.Unindexed {
 		n += 2
 	}
+	if e.HasPrevious {
+		inner = e.Previous.len()
+		n += 1 + varintLen(uint64(inner)) + inner
+	}
 	return n
+}
+
+// Before adds the object as it was before the change, as a view shows it. One that could not be
+// read is left out.
+func (e *Event) Before(it Item) {
+	if !it.quarantined {
+		e.Previous, e.HasPrevious = it, true
+	}
 }
 
 // Final makes a deletion one of a known object, as a view shows it. What is not

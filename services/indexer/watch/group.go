@@ -23,6 +23,7 @@ type group struct {
 	key    string
 	filter selector
 	view   message.Projection
+	prior  bool // changes carry the object as it was before
 	most   chunkSize
 
 	requests *limit.Quota // of the service
@@ -55,7 +56,11 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 	has := c.New != nil && g.filter.Match(snap, c.New)
 	switch {
 	case has && had:
-		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c)}, true
+		e := message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c)}
+		if g.prior {
+			e.Before(g.view.Item(c.Old))
+		}
+		return e, true
 	case has:
 		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c)}, true
 	case had && c.New != nil:
@@ -63,6 +68,9 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 		if g.filter.Index != "" {
 			_, err := snap.Values(g.filter.Index, c.New)
 			_, e.Unindexed = errors.AsType[*store.FailedError](err)
+		}
+		if g.prior {
+			e.Before(g.view.Item(c.Old))
 		}
 		return e, true
 	case had:

@@ -77,7 +77,7 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 		if _, ok := h.views[view]; !ok {
 			h.views[view] = w.view
 		}
-		g = &group{key: key, filter: w.filter, view: h.views[view], most: h.most, requests: h.requests, cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
+		g = &group{key: key, filter: w.filter, view: h.views[view], prior: w.prior, most: h.most, requests: h.requests, cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
 		h.file(g)
 	}
 	g.refs++

@@ -199,7 +199,7 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 			if !ok {
 				return
 			}
-			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+len(e.Item.Payload) > h.most.bytes {
+			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+e.Len() > h.most.bytes {
 				h.flush(g, n-1, below, boundsOf(before).towards(snap))
 			}
 			if len(g.events) == 0 {

@@ -19,7 +19,7 @@ func (s *Watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), every: bookmarkEvery}
+	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), prior: req.GetPrevious(), every: bookmarkEvery}
 	if w.filter, err = watchFilter(c, req); err != nil {
 		return nil, err
 	}
@@ -93,5 +93,5 @@ func groupKey(f *selector, req *indexv1.WatchRequest) (key, view string) {
 	if mask := req.GetFieldMask(); mask != nil {
 		view = "mask " + strings.Join(mask.GetPaths(), ",")
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q %t", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict), view
+	return fmt.Sprintf("%q %q %q %q %q %q %t %t", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict, req.GetPrevious()), view
 }

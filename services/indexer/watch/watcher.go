@@ -41,6 +41,7 @@ type watcher struct {
 	filter selector
 	view   message.Projection
 	slow   indexv1.WhenSlow
+	prior  bool // changes carry the object as it was before
 	every  time.Duration
 	least  delta.Revision // that the state must have reached
 

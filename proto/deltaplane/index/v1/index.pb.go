@@ -3586,7 +3586,9 @@ type WatchRequest struct {
 	WhenSlow WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
 	// Ends the watch with INDEX_FAILED once an index that the request goes by has no values for some
 	// objects; see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Sends with a change the object as it was before; see Event.previous.
+	Previous      bool `protobuf:"varint,21,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3747,6 +3749,13 @@ func (x *WatchRequest) GetStrict() bool {
 	return false
 }
 
+func (x *WatchRequest) GetPrevious() bool {
+	if x != nil {
+		return x.Previous
+	}
+	return false
+}
+
 // Event is one change.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3774,7 +3783,12 @@ type Event struct {
 	FinalStateUnknown bool `protobuf:"varint,6,opt,name=final_state_unknown,json=finalStateUnknown,proto3" json:"final_state_unknown,omitempty"`
 	// With DELETE_REASON_FILTERED: the object has left the selection because the index of the watch
 	// fails on its new version. It lives.
-	Unindexed     bool `protobuf:"varint,7,opt,name=unindexed,proto3" json:"unindexed,omitempty"`
+	Unindexed bool `protobuf:"varint,7,opt,name=unindexed,proto3" json:"unindexed,omitempty"`
+	// Where WatchRequest.previous asks for it: the object as it was before this change, in the view
+	// asked for. Of updates, and of deletions with DELETE_REASON_FILTERED. Left out where the server
+	// does not know it: in events of a batch that is `coalesced`, where the previous version could
+	// not be read, and from servers that do not know the request's field.
+	Previous      *Object `protobuf:"bytes,8,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3856,6 +3870,13 @@ func (x *Event) GetUnindexed() bool {
 		return x.Unindexed
 	}
 	return false
+}
+
+func (x *Event) GetPrevious() *Object {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
 }
 
 // InitialStateEnd marks that every object of the initial state has been sent.
@@ -5124,7 +5145,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"`\n" +
 	"\x17WaitForRevisionResponse\x12E\n" +
-	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xe2\x06\n" +
+	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xfe\x06\n" +
 	"\fWatchRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5151,11 +5172,12 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vknown_epoch\x18\x10 \x01(\x04R\n" +
 	"knownEpoch\x12:\n" +
 	"\twhen_slow\x18\x11 \x01(\x0e2\x1d.deltaplane.index.v1.WhenSlowR\bwhenSlow\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\x1a8\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12\x1a\n" +
+	"\bprevious\x18\x15 \x01(\bR\bprevious\x1a8\n" +
 	"\n" +
 	"KnownEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe3\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x03\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.deltaplane.delta.v1.DeltaTypeR\x04type\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x12F\n" +
@@ -5163,7 +5185,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\bposition\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\x12 \n" +
 	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12.\n" +
 	"\x13final_state_unknown\x18\x06 \x01(\bR\x11finalStateUnknown\x12\x1c\n" +
-	"\tunindexed\x18\a \x01(\bR\tunindexed\"\x11\n" +
+	"\tunindexed\x18\a \x01(\bR\tunindexed\x127\n" +
+	"\bprevious\x18\b \x01(\v2\x1b.deltaplane.index.v1.ObjectR\bprevious\"\x11\n" +
 	"\x0fInitialStateEnd\"\n" +
 	"\n" +
 	"\bBookmark\"\x1d\n" +
@@ -5444,75 +5467,76 @@ var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
 	6,   // 86: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
 	63,  // 87: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
 	60,  // 88: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	61,  // 89: deltaplane.index.v1.Lagging.frozen_since:type_name -> google.protobuf.Timestamp
-	42,  // 90: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	47,  // 91: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	43,  // 92: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	44,  // 93: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	45,  // 94: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	46,  // 95: deltaplane.index.v1.WatchResponse.lagging:type_name -> deltaplane.index.v1.Lagging
-	60,  // 96: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	55,  // 97: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 98: deltaplane.index.v1.WatchResponse.upper:type_name -> deltaplane.delta.v1.Revision
-	8,   // 99: deltaplane.index.v1.WatchResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
-	9,   // 100: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
-	11,  // 101: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
-	13,  // 102: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
-	15,  // 103: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
-	17,  // 104: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
-	19,  // 105: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
-	21,  // 106: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	33,  // 107: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
-	39,  // 108: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
-	56,  // 109: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
-	53,  // 110: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
-	54,  // 111: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
-	56,  // 112: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
-	10,  // 113: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
-	12,  // 114: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
-	14,  // 115: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
-	16,  // 116: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
-	18,  // 117: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
-	20,  // 118: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
-	23,  // 119: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	34,  // 120: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
-	40,  // 121: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
-	50,  // 122: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
-	9,   // 123: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	11,  // 124: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	13,  // 125: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	15,  // 126: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	17,  // 127: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	19,  // 128: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	21,  // 129: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	24,  // 130: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	29,  // 131: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
-	31,  // 132: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
-	33,  // 133: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	35,  // 134: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	39,  // 135: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	41,  // 136: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	49,  // 137: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
-	10,  // 138: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	12,  // 139: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	14,  // 140: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	16,  // 141: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	18,  // 142: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	20,  // 143: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	23,  // 144: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	28,  // 145: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	30,  // 146: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
-	32,  // 147: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
-	34,  // 148: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	38,  // 149: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	40,  // 150: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	48,  // 151: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	51,  // 152: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
-	138, // [138:153] is the sub-list for method output_type
-	123, // [123:138] is the sub-list for method input_type
-	123, // [123:123] is the sub-list for extension type_name
-	123, // [123:123] is the sub-list for extension extendee
-	0,   // [0:123] is the sub-list for field type_name
+	6,   // 89: deltaplane.index.v1.Event.previous:type_name -> deltaplane.index.v1.Object
+	61,  // 90: deltaplane.index.v1.Lagging.frozen_since:type_name -> google.protobuf.Timestamp
+	42,  // 91: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	47,  // 92: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	43,  // 93: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	44,  // 94: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	45,  // 95: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	46,  // 96: deltaplane.index.v1.WatchResponse.lagging:type_name -> deltaplane.index.v1.Lagging
+	60,  // 97: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	55,  // 98: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 99: deltaplane.index.v1.WatchResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 100: deltaplane.index.v1.WatchResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	9,   // 101: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	11,  // 102: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	13,  // 103: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	15,  // 104: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	17,  // 105: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	19,  // 106: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 107: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	33,  // 108: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	39,  // 109: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	56,  // 110: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	53,  // 111: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	54,  // 112: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	56,  // 113: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	10,  // 114: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	12,  // 115: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	14,  // 116: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	16,  // 117: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	18,  // 118: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	20,  // 119: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 120: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	34,  // 121: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	40,  // 122: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	50,  // 123: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	9,   // 124: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	11,  // 125: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	13,  // 126: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	15,  // 127: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	17,  // 128: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	19,  // 129: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 130: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	24,  // 131: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	29,  // 132: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	31,  // 133: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	33,  // 134: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	35,  // 135: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	39,  // 136: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	41,  // 137: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	49,  // 138: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	10,  // 139: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	12,  // 140: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	14,  // 141: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	16,  // 142: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	18,  // 143: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	20,  // 144: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 145: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	28,  // 146: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	30,  // 147: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	32,  // 148: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	34,  // 149: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	38,  // 150: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	40,  // 151: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	48,  // 152: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	51,  // 153: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	139, // [139:154] is the sub-list for method output_type
+	124, // [124:139] is the sub-list for method input_type
+	124, // [124:124] is the sub-list for extension type_name
+	124, // [124:124] is the sub-list for extension extendee
+	0,   // [0:124] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }
