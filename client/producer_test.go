@@ -259,17 +259,15 @@ func TestACallersContextIsItsOwn(t *testing.T) {
 				t.Errorf("the brief one: %v", err)
 			}
 		})
+		sc := <-s.streams
+		sc.welcome(8)
+		b := <-sc.in // of the brief one alone
 		wg.Go(func() {
 			if r, err := p.Do(t.Context(), client.Op{Key: "b"}); err != nil || r.Status != client.AddQueued {
 				t.Errorf("the other one: %v, %v", r, err)
 			}
 		})
-		sc := <-s.streams
-		sc.welcome(8)
-		b := <-sc.in
-		if len(b.GetOps()) == 1 {
-			go func() { sc.queued(<-sc.in) }()
-		}
+		go func() { sc.queued(<-sc.in) }()
 		time.Sleep(2 * time.Second)
 		sc.queued(b)
 		wg.Wait()

@@ -573,9 +573,9 @@ func (x *IndexHint) GetValues() []string {
 // Delta is one change of one key. No service sends this message: it says what a record of the log
 // means. There the payload is the body, the sequence is the log's own, and everything else is in
 // the message headers that the fields name, so that triggers and standbys can run on headers alone.
-// Beside them are Dp-Version (the least version that a reader must know to read the record, 1), Dp-
-// Kind (delta, or one of the control records) and Dp-Crc (CRC-32C of the payload); records of any
-// kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for
+// Beside them are Dp-Version (the least version that a reader must know to read the record, 1),
+// Dp-Kind (delta, or one of the control records) and Dp-Crc (CRC-32C of the payload); records of
+// any kind may have Dp-Live (how many keys live), Dp-Digest (64 bits in hexadecimal that stand for
 // these keys and their versions, see the package core/delta: a reader that has applied everything
 // up to the record and comes to others was not sent all of it), Dp-Scope (synced and liveness
 // records: `namespaced` or `cluster`, as the source's discovery says where the keys live), Dp-Names
