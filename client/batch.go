@@ -218,7 +218,7 @@ func (p *Producer) answered(m *queuev1.Produced) {
 		p.fault = p.refusal(e)
 		p.retry(b)
 		p.hold = time.Now().Add(max(e.GetRetryAfter().AsDuration(), retryAfter))
-		p.poke() // the sender has to wait for another moment
+		p.notify() // the sender has to wait for another moment
 	case e.GetCode() == int32(codes.InvalidArgument) && len(b.ops) > 1:
 		p.divide(b)
 	default:
@@ -311,7 +311,7 @@ func (p *Producer) unlockAndWake() {
 	p.telling = append(p.telling, finished...)
 	p.mu.Unlock()
 	if wake {
-		p.poke()
+		p.notify()
 	}
 	for _, b := range finished {
 		for _, c := range b.calls {
@@ -326,7 +326,7 @@ func (p *Producer) unlockAndWake() {
 	}
 }
 
-func (p *Producer) poke() {
+func (p *Producer) notify() {
 	select {
 	case p.wake <- struct{}{}:
 	default:

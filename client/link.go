@@ -48,7 +48,7 @@ const (
 // at the first attempt is another service; later it may be one of several replicas.
 func (w *Worker) stayLinked(ctx context.Context) error {
 	wait := newWait()
-	var said complaint
+	var said warning
 	var old *link
 	welcomed := false
 	for {
@@ -139,7 +139,7 @@ func (w *Worker) hello(ctx context.Context, l *link) (*queuev1.Welcome, int, err
 	hello := &queuev1.Hello{
 		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue}, LeaseDuration: duration(w.cfg.Lease), Compact: true, Partial: true,
 	}
-	s, resp, err := hail(ctx, l.cancel, w.c.Work, func() *queuev1.WorkRequest {
+	s, resp, err := handshake(ctx, l.cancel, w.c.Work, func() *queuev1.WorkRequest {
 		hello.Resume = w.inHand()
 		l.pinged = time.Now()
 		return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}

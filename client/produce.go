@@ -67,7 +67,7 @@ func (p *Producer) drop(err error) {
 // stayLinked keeps a stream open until ctx ends.
 func (p *Producer) stayLinked(ctx context.Context) {
 	wait := newWait()
-	var said complaint
+	var said warning
 	for ctx.Err() == nil {
 		err := p.link(ctx, func() { wait.Reset(); said.over() })
 		if errors.Is(err, errReconnect) {
@@ -130,7 +130,7 @@ func (p *Producer) link(ctx context.Context, opened func()) error {
 }
 
 func (p *Producer) hello(ctx context.Context, l *produceLink) (*queuev1.ProduceWelcome, error) {
-	s, resp, err := hail(ctx, l.cancel, p.c.Produce, func() *queuev1.ProduceRequest {
+	s, resp, err := handshake(ctx, l.cancel, p.c.Produce, func() *queuev1.ProduceRequest {
 		return &queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: p.cfg.Session, Client: p.cfg.Name}}}
 	})
 	if err != nil {

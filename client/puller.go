@@ -80,7 +80,7 @@ func (p *Puller) Get(ctx context.Context) (*Held, error) {
 	}
 	w.getters = append(w.getters, c)
 	w.hand()
-	w.poke()
+	w.notify()
 	w.mu.Unlock()
 	var err error
 	select {
@@ -139,7 +139,7 @@ func (w *Worker) unclaim(now time.Time) (next time.Time) {
 			continue
 		}
 		w.release(t, "nobody asks for it any more")
-		w.poke()
+		w.notify()
 	}
 	clear(w.ready[len(kept):])
 	w.ready = kept

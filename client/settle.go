@@ -104,7 +104,7 @@ func (w *Worker) settled(l *link, s *queuev1.Settled) {
 		}
 	}
 	w.checkIdle()
-	w.poke()
+	w.notify()
 }
 
 // answered lets go of a settlement that was answered. Mu must be held.

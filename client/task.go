@@ -85,7 +85,7 @@ func (w *Worker) assign(l *link, a *queuev1.Assign) {
 		w.watch(t.ends)
 	}
 	w.dispatch()
-	w.poke()
+	w.notify()
 }
 
 func remaining(l *queuev1.Lease) time.Duration {
@@ -182,7 +182,7 @@ func (w *Worker) tick() {
 	if at := w.nextRetry(); at.After(now) {
 		sooner(at)
 	} else if !at.IsZero() {
-		w.poke()
+		w.notify()
 	}
 	for _, t := range w.tasks {
 		if t.over || t.lost {
@@ -221,7 +221,7 @@ func (w *Worker) expire(t *task) {
 	if i := slices.Index(w.ready, t); i >= 0 {
 		w.ready = slices.Delete(w.ready, i, i+1)
 		w.release(t, "lease ended before a slot was free")
-		w.poke()
+		w.notify()
 	}
 }
 
@@ -272,7 +272,7 @@ func (w *Worker) lose(refs []*queuev1.LeaseRef) {
 		}
 	}
 	w.checkIdle()
-	w.poke()
+	w.notify()
 }
 
 func (w *Worker) tellLost(key string) {
@@ -383,7 +383,7 @@ func (w *Worker) finish(t *task, res Result) *task {
 	}
 	w.dispatch()
 	w.checkIdle()
-	w.poke()
+	w.notify()
 	return next
 }
 

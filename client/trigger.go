@@ -175,7 +175,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 	t.produces.Store(true)
 	defer t.produces.Store(false)
 	wait := newWait()
-	var said complaint
+	var said warning
 	for {
 		err := t.log.Consume(ctx, t.Handle)
 		if ctx.Err() != nil {
@@ -194,7 +194,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 // can only fail.
 func (t *Trigger) begin(ctx context.Context) (bool, error) {
 	wait := newWait()
-	var said complaint
+	var said warning
 	for {
 		err := t.prepare(ctx)
 		if err == nil {
@@ -279,7 +279,7 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.Check)
 	defer tick.Stop()
 	wait := newWait()
-	var said complaint
+	var said warning
 	var retry <-chan time.Time
 	var seen string
 	for {

@@ -27,16 +27,16 @@ func duration(d time.Duration) *durationpb.Duration {
 // their users may start in any order.
 const startUp = 30 * time.Second
 
-// complaint logs what goes on failing: when it begins, when the reason changes,
+// warning logs what goes on failing: when it begins, when the reason changes,
 // and once a minute. The zero value is ready.
-type complaint struct {
+type warning struct {
 	last  string
 	level slog.Level
 	began time.Time
 	at    time.Time
 }
 
-func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
+func (c *warning) log(log *slog.Logger, msg string, err error, attrs ...any) {
 	now, level := time.Now(), slog.LevelWarn
 	if c.began.IsZero() {
 		c.began = now
@@ -54,7 +54,7 @@ func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
 	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...)
 }
 
-func (c *complaint) over() { *c = complaint{} }
+func (c *warning) over() { *c = warning{} }
 
 // logger is where a configuration without one logs to: who wants silence says so.
 func logger(log *slog.Logger) *slog.Logger {

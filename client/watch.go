@@ -213,7 +213,7 @@ func (x *Index) Watch(ctx context.Context, collection string, o WatchOptions) it
 
 func (w *watch) run(ctx context.Context) {
 	wait := attempt.Wait{First: spreadOver, Most: spreadTo, High: 1}
-	var said complaint
+	var said warning
 	for {
 		opened, before := time.Now(), w.heard
 		err := w.stream(ctx)

@@ -248,7 +248,7 @@ func (w *Worker) drain() {
 	}
 	w.ready = nil
 	w.checkIdle()
-	w.poke()
+	w.notify()
 }
 
 // cancelAll ends every reconcile.
@@ -304,9 +304,9 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// poke has the sender look for something to send, if it does not anyway. Mu
+// notify has the sender look for something to send, if it does not anyway. Mu
 // must be held.
-func (w *Worker) poke() {
+func (w *Worker) notify() {
 	if !w.asleep {
 		return
 	}

@@ -71,8 +71,8 @@ type follower[T any] struct {
 	position client.Position
 	told     uint64 // epoch of what the server was last told to be known
 
-	refusal    string // why the watch was refused when that was last logged
-	complained time.Time
+	refusal string // why the watch was refused when that was last logged
+	warned  time.Time
 }
 
 // refusedOver and refusedTo bound the wait after a request that was refused: the
@@ -95,19 +95,19 @@ func (i *Shared[T]) follow(ctx context.Context) {
 			return
 		}
 		d := wait.Next()
-		i.complain(err, wait.Attempts())
+		i.warn(err, wait.Attempts())
 		i.disconnected(&DisconnectedError{Informer: i.name, Err: err, Attempt: wait.Attempts(), Wait: d})
 		attempt.Sleep(ctx, d)
 	}
 }
 
-// complain logs a watch that was refused: at first, when the reason changes and once a
+// warn logs a watch that was refused: at first, when the reason changes and once a
 // minute. One that broke is logged by the client.
-func (i *Shared[T]) complain(err error, n int) {
-	if n > 1 && i.refusal == err.Error() && time.Since(i.complained) < time.Minute {
+func (i *Shared[T]) warn(err error, n int) {
+	if n > 1 && i.refusal == err.Error() && time.Since(i.warned) < time.Minute {
 		return
 	}
-	i.refusal, i.complained = err.Error(), time.Now()
+	i.refusal, i.warned = err.Error(), time.Now()
 	i.cfg.Log.Warn("informer cannot follow its collection", slog.String("informer", i.name), slog.String("collection", i.cfg.Collection), slog.Any("error", err))
 }
 

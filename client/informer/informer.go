@@ -279,7 +279,7 @@ func (i *Shared[T]) Run(ctx context.Context) error {
 // NoResync as [HandlerOptions].Resync: the handler wants none.
 const NoResync time.Duration = -1
 
-// HandlerOptions are the wishes of one handler.
+// HandlerOptions are what one handler asks for.
 type HandlerOptions struct {
 	// Name tells people who it is. Default: its type.
 	Name string

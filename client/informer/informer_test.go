@@ -223,7 +223,7 @@ func TestTheCheckPeriodIsTheShortestResyncPeriodBeforeTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		i := create(t, newSource(), func(c *informer.Config[*thing]) { c.Resync = 12 * time.Hour })
 		var regs []*informer.Registration
-		for _, step := range []struct{ wish, check, period time.Duration }{
+		for _, step := range []struct{ asked, check, period time.Duration }{
 			{informer.NoResync, 12 * time.Hour, 0},
 			{time.Minute, time.Minute, time.Minute},
 			{55 * time.Second, 55 * time.Second, 55 * time.Second},
@@ -231,13 +231,13 @@ func TestTheCheckPeriodIsTheShortestResyncPeriodBeforeTheStart(t *testing.T) {
 			{0, 5 * time.Second, 12 * time.Hour}, // the informer's
 			{time.Millisecond, time.Second, time.Second},
 		} {
-			reg := i.handle(t, &recorder{}, informer.HandlerOptions{Resync: step.wish})
+			reg := i.handle(t, &recorder{}, informer.HandlerOptions{Resync: step.asked})
 			regs = append(regs, reg)
 			if got := i.Status().ResyncCheck; got != step.check {
-				t.Errorf("wish %v: check period %v, want %v", step.wish, got, step.check)
+				t.Errorf("asked for %v: check period %v, want %v", step.asked, got, step.check)
 			}
 			if got := reg.ResyncPeriod(); got != step.period {
-				t.Errorf("wish %v: period %v, want %v", step.wish, got, step.period)
+				t.Errorf("asked for %v: period %v, want %v", step.asked, got, step.period)
 			}
 		}
 		for n, want := range []time.Duration{0, time.Minute, 55 * time.Second, 5 * time.Second} {
@@ -250,14 +250,14 @@ func TestTheCheckPeriodIsTheShortestResyncPeriodBeforeTheStart(t *testing.T) {
 		i := create(t, newSource(), func(c *informer.Config[*thing]) { c.Resync = time.Minute }).run(t)
 		after(0)
 		if got := i.handle(t, &recorder{}, informer.HandlerOptions{Resync: time.Second}).ResyncPeriod(); got != time.Minute {
-			t.Errorf("a wish after the start: %v, want it raised to the check period", got)
+			t.Errorf("a period after the start: %v, want it raised to the check period", got)
 		}
 	})
 	bubble(t, func(t *testing.T) {
 		i := create(t, newSource(), nil).run(t)
 		after(0)
 		if got := i.handle(t, &recorder{}, informer.HandlerOptions{Resync: time.Hour}).ResyncPeriod(); got != 0 {
-			t.Errorf("a wish to an informer that resyncs nobody: %v, want 0", got)
+			t.Errorf("a period to an informer that resyncs nobody: %v, want 0", got)
 		}
 	})
 }

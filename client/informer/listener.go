@@ -184,7 +184,7 @@ func (l *listener[T]) pushAll(notes []note[T]) (pending int, overflows bool) {
 	}
 	l.count(time.Time{})
 	l.check()
-	l.poke()
+	l.notify()
 	return l.buf.len, overflows
 }
 
@@ -200,7 +200,7 @@ func (l *listener[T]) count(inHand time.Time) {
 	}
 }
 
-func (l *listener[T]) poke() {
+func (l *listener[T]) notify() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -240,7 +240,7 @@ func (l *listener[T]) end(drain bool) {
 	if !l.started && !isClosed(l.ended) { // nobody will call it any more
 		close(l.ended)
 	}
-	l.poke()
+	l.notify()
 }
 
 func (l *listener[T]) run() {

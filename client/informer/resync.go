@@ -8,36 +8,36 @@ import (
 
 // schedule decides how often a new handler is resynced:
 //
-//   - A wish below a second is one of a second.
-//   - Before the start, the shortest wish becomes the check period; after it, wishes
+//   - A period below a second is one of a second.
+//   - Before the start, the shortest period becomes the check period; after it, periods
 //     below the check period are raised to that.
 //   - An informer with no check period at its start resyncs nobody.
 //
 // The mutex is held.
-func (i *Shared[T]) schedule(l *listener[T], wish time.Duration, now time.Time) {
+func (i *Shared[T]) schedule(l *listener[T], asked time.Duration, now time.Time) {
 	switch {
-	case wish < 0:
-		wish = 0
-	case wish == 0:
-		wish = i.cfg.Resync
+	case asked < 0:
+		asked = 0
+	case asked == 0:
+		asked = i.cfg.Resync
 	}
-	if wish > 0 && wish < minimumResync {
-		i.cfg.Log.Warn("resync period is too short", slog.Duration("period", wish), slog.Duration("minimum", minimumResync))
-		wish = minimumResync
+	if asked > 0 && asked < minimumResync {
+		i.cfg.Log.Warn("resync period is too short", slog.Duration("period", asked), slog.Duration("minimum", minimumResync))
+		asked = minimumResync
 	}
-	if wish > 0 && wish < i.check {
+	if asked > 0 && asked < i.check {
 		if i.started {
-			i.cfg.Log.Warn("resync period is raised to the check period of a running informer", slog.Duration("period", wish), slog.Duration("check", i.check))
-			wish = i.check
+			i.cfg.Log.Warn("resync period is raised to the check period of a running informer", slog.Duration("period", asked), slog.Duration("check", i.check))
+			asked = i.check
 		} else {
-			i.check = wish
+			i.check = asked
 			for _, other := range i.listeners {
 				other.reschedule(i.check)
 			}
 		}
 	}
 	l.mu.Lock()
-	l.requested = wish
+	l.requested = asked
 	l.mu.Unlock()
 	l.reschedule(i.check)
 	l.mu.Lock()

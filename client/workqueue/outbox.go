@@ -9,9 +9,9 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 )
 
-// wish is what was asked for one key and is not sent yet: any number of calls,
+// pending is what was asked for one key and is not sent yet: any number of calls,
 // folded to what they come to. The zero value asks for nothing.
-type wish struct {
+type pending struct {
 	add     bool
 	due     time.Time // the earliest of AddAfter; zero without one
 	retried bool      // rate-limited at least once before forget; the earliest of those delays wins
@@ -19,10 +19,10 @@ type wish struct {
 	limited int // rate-limited adds after forget: each of them counts
 }
 
-func (w *wish) empty() bool { return *w == wish{} }
+func (w *pending) empty() bool { return *w == pending{} }
 
 // fold adds a call to what is asked for.
-func (w *wish) fold(op client.Op, now time.Time) {
+func (w *pending) fold(op client.Op, now time.Time) {
 	switch op.Kind {
 	case client.OpAddAfter:
 		if due := now.Add(op.Delay); w.due.IsZero() || due.Before(w.due) {
@@ -38,7 +38,7 @@ func (w *wish) fold(op client.Op, now time.Time) {
 }
 
 // before puts back an operation that failed: what was asked for since comes after it.
-func (w *wish) before(op client.Op, now time.Time) {
+func (w *pending) before(op client.Op, now time.Time) {
 	switch {
 	case op.Kind == client.OpAddRateLimited && w.forget:
 		w.retried = true
@@ -50,9 +50,9 @@ func (w *wish) before(op client.Op, now time.Time) {
 	}
 }
 
-// operations takes at most most operations of a key off the wish, in the order in which they
+// operations takes at most most operations of a key off what is pending, in the order in which they
 // must be done.
-func (w *wish) operations(key string, most int, now time.Time) []client.Op {
+func (w *pending) operations(key string, most int, now time.Time) []client.Op {
 	var ops []client.Op
 	if w.retried {
 		ops = append(ops, client.Op{Key: key, Kind: client.OpAddRateLimited})
@@ -71,14 +71,14 @@ func (w *wish) operations(key string, most int, now time.Time) []client.Op {
 	if !w.due.IsZero() && !late {
 		ops = append(ops, client.Op{Key: key, Kind: client.OpAddAfter, Delay: w.due.Sub(now)})
 	}
-	*w = wish{limited: w.limited - n}
+	*w = pending{limited: w.limited - n}
 	return ops
 }
 
 // entry is one key of an outbox.
 type entry struct {
 	key      string
-	wish     wish
+	pending  pending
 	flying   int  // operations sent and not answered; until then no more of the key is sent
 	listed   bool // in ready or later
 	failed   bool // one of those flying is to be sent again
@@ -127,7 +127,7 @@ func (o *outbox) put(op client.Op) bool {
 		o.entries[op.Key] = e
 	}
 	e.asked++
-	e.wish.fold(op, time.Now())
+	e.pending.fold(op, time.Now())
 	if e.flying == 0 && !e.listed {
 		e.listed = true
 		o.ready = append(o.ready, e)
@@ -156,8 +156,8 @@ func (o *outbox) run() {
 		o.ready[0] = nil
 		o.ready = o.ready[1:]
 		e.listed = false
-		ops := e.wish.operations(e.key, mostOfAKey, time.Now())
-		e.flying, e.failed, e.whole, e.taken = len(ops), false, e.wish.empty(), e.asked
+		ops := e.pending.operations(e.key, mostOfAKey, time.Now())
+		e.flying, e.failed, e.whole, e.taken = len(ops), false, e.pending.empty(), e.asked
 		o.flying += len(ops)
 		o.mu.Unlock()
 		for _, op := range ops {
@@ -173,7 +173,7 @@ func (o *outbox) answer(e *entry, op client.Op, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if again && !o.closed {
-		e.wish.before(op, time.Now())
+		e.pending.before(op, time.Now())
 		e.failed = true
 	}
 	e.flying--
@@ -185,7 +185,7 @@ func (o *outbox) answer(e *entry, op client.Op, err error) {
 		e.answered = e.taken
 	}
 	switch {
-	case e.wish.empty():
+	case e.pending.empty():
 		delete(o.entries, e.key)
 	case e.failed:
 		e.listed = true
@@ -252,7 +252,7 @@ func (o *outbox) close() {
 	o.closed = true
 	var left []client.Op
 	for _, e := range o.entries {
-		left = append(left, e.wish.operations(e.key, mostOfAKey, time.Now())...)
+		left = append(left, e.pending.operations(e.key, mostOfAKey, time.Now())...)
 	}
 	o.moved.Broadcast()
 	o.mu.Unlock()

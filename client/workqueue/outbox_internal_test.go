@@ -21,7 +21,7 @@ const (
 )
 
 // kinds are the operations that calls on one key come to.
-func kinds(w *wish, now time.Time) (got []client.OpKind) {
+func kinds(w *pending, now time.Time) (got []client.OpKind) {
 	for _, op := range w.operations("k", 100, now) {
 		kind := op.Kind
 		if kind == 0 {
@@ -45,7 +45,7 @@ func TestCallsOnAKeyAreFoldedToWhatTheyComeTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var w wish
+			var w pending
 			for _, kind := range x.calls {
 				w.fold(client.Op{Key: "k", Kind: kind, Delay: time.Second}, now)
 			}
@@ -62,7 +62,7 @@ func TestCallsOnAKeyAreFoldedToWhatTheyComeTo(t *testing.T) {
 func TestADelayCountsFromItsCallAndTheEarliestWins(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	var w wish
+	var w pending
 	for _, d := range []time.Duration{9 * time.Second, 5 * time.Second, 7 * time.Second} {
 		w.fold(client.Op{Key: "k", Kind: after, Delay: d}, now)
 	}
@@ -91,7 +91,7 @@ func TestWhatFailedComesBeforeWhatWasCalledForSince(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var w wish
+			var w pending
 			for _, kind := range x.since {
 				w.fold(client.Op{Kind: kind}, now)
 			}
@@ -103,15 +103,15 @@ func TestWhatFailedComesBeforeWhatWasCalledForSince(t *testing.T) {
 	}
 }
 
-// sink is a service that answers when it is asked to.
-type sink struct {
+// service is a service that answers when it is asked to.
+type service struct {
 	mu   sync.Mutex
 	sent []client.Op
 	done []func(error)
 	came chan struct{}
 }
 
-func (s *sink) send(op client.Op, done func(error)) {
+func (s *service) send(op client.Op, done func(error)) {
 	s.mu.Lock()
 	s.sent, s.done = append(s.sent, op), append(s.done, done)
 	s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *sink) send(op client.Op, done func(error)) {
 }
 
 // answer answers everything that was sent so far.
-func (s *sink) answer(err error) {
+func (s *service) answer(err error) {
 	s.mu.Lock()
 	done := s.done
 	s.done = nil
@@ -131,7 +131,7 @@ func (s *sink) answer(err error) {
 
 func TestTheOutboxNeedsMemoryByKeyAndSendsOneKeyOnceAtATime(t *testing.T) {
 	t.Parallel()
-	s := &sink{came: make(chan struct{}, 10)}
+	s := &service{came: make(chan struct{}, 10)}
 	o := newOutbox(1, s.send, func(client.Op, error) bool { return false })
 	for range 100_000 {
 		o.put(client.Op{Key: "a"})
@@ -170,7 +170,7 @@ func TestTheOutboxNeedsMemoryByKeyAndSendsOneKeyOnceAtATime(t *testing.T) {
 
 func TestAFlushEndsWithAFailureAndTheEndNamesWhatWasNotSent(t *testing.T) {
 	t.Parallel()
-	s := &sink{came: make(chan struct{}, 10)}
+	s := &service{came: make(chan struct{}, 10)}
 	full := errors.New("the store is full")
 	var failures []error
 	o := newOutbox(10, s.send, func(_ client.Op, err error) bool {

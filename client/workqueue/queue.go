@@ -130,12 +130,12 @@ func (q *Queue) tell(op, key string, err error) {
 	case q.cfg.OnError != nil:
 		q.cfg.OnError(op, key, err)
 	default:
-		q.complain(op, key, err)
+		q.warn(op, key, err)
 	}
 }
 
-// complain logs the first failure of its kind, and then one a minute.
-func (q *Queue) complain(op, key string, err error) {
+// warn logs the first failure of its kind, and then one a minute.
+func (q *Queue) warn(op, key string, err error) {
 	q.mu.Lock()
 	quiet := time.Since(q.said[op]) < time.Minute
 	if !quiet {

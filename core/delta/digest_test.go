@@ -49,8 +49,8 @@ func TestDigestsOfNeighboursDiffer(t *testing.T) {
 
 func BenchmarkDigest(b *testing.B) {
 	for b.Loop() {
-		sink += delta.DigestOfNumber("namespace-12/deployment-7d9f8b6c5-x2kqz", 123456789)
+		total += delta.DigestOfNumber("namespace-12/deployment-7d9f8b6c5-x2kqz", 123456789)
 	}
 }
 
-var sink delta.Digest
+var total delta.Digest

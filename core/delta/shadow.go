@@ -77,8 +77,8 @@ func (s *Shadow) change(key Key, was, is Digest) Digest {
 	return d
 }
 
-// Buried is the number of deletions that are remembered.
-func (s *Shadow) Buried() int { return len(s.entries) - s.live }
+// Tombstones is the number of deletions that are remembered.
+func (s *Shadow) Tombstones() int { return len(s.entries) - s.live }
 
 // Empty reports whether nothing is known at all, not even a deletion.
 func (s *Shadow) Empty() bool { return len(s.entries) == 0 }

@@ -38,11 +38,11 @@ type Stage struct {
 	digest   Digest // theirs
 	digested bool
 
-	lost      bool   // a change was not taken, or missed, and no list has made up for it
-	refused   bool   // a change was not taken, and no list was pushed since
-	lostAt    RV     // the watermark before the first of them
-	recovered uint64 // once the event of this number is handed out, they are made up for; 0 when no list was pushed since
-	shed      uint64
+	lost       bool   // a change was not taken, or missed, and no list has made up for it
+	refused    bool   // a change was not taken, and no list was pushed since
+	lostAt     RV     // the watermark before the first of them
+	recovered  uint64 // once the event of this number is handed out, they are made up for; 0 when no list was pushed since
+	overflowed uint64
 }
 
 // Overfill is how many times its bound a stage holds at most in changes of keys that a watch tells
@@ -120,8 +120,8 @@ func (s *Stage) Bytes() int { return s.bytes }
 // stage was full.
 func (s *Stage) Coalesced() uint64 { return s.coalesced }
 
-// Shed is how many changes [Stage.Offer] refused.
-func (s *Stage) Shed() uint64 { return s.shed }
+// Overflowed is how many changes [Stage.Offer] refused.
+func (s *Stage) Overflowed() uint64 { return s.overflowed }
 
 // Lost reports whether changes were refused or missed and [Stage.Recover] was not called since.
 func (s *Stage) Lost() bool { return s.lost && s.recovered == 0 }
@@ -164,7 +164,7 @@ func (s *Stage) Offer(r Record) bool {
 	}
 	s.Miss()
 	s.refused = true
-	s.shed++
+	s.overflowed++
 	return false
 }
 

@@ -68,8 +68,8 @@ func TestBeyondItsBoundWithDistinctKeysTheStageTakesNoFurther(t *testing.T) {
 		}
 		s.Advance(strconv.Itoa(i))
 	}
-	if s.Bytes() > delta.Overfill*limit || first == 0 || !s.Lost() || s.Shed() != uint64(2000-first+1) {
-		t.Fatalf("%d bytes, first refused %d, lost %v, %d refused", s.Bytes(), first, s.Lost(), s.Shed())
+	if s.Bytes() > delta.Overfill*limit || first == 0 || !s.Lost() || s.Overflowed() != uint64(2000-first+1) {
+		t.Fatalf("%d bytes, first refused %d, lost %v, %d refused", s.Bytes(), first, s.Lost(), s.Overflowed())
 	}
 	if !s.Offer(made(1, 2001)) {
 		t.Error("a change of a key that waits was refused")

@@ -72,7 +72,7 @@ func TestALeaseDoesNotWaitBehindTheAppendsOfASlowLog(t *testing.T) {
 	defer release()
 	c := connect(t, clogged, nil)
 	l := lease(t, c, stream.LeaseConfig{Holder: "slow", TTL: ttl})
-	other := waiting(t, connect(t, url, nil), stream.LeaseConfig{Holder: "other", TTL: ttl, Patience: ttl})
+	other := waiting(t, connect(t, url, nil), stream.LeaseConfig{Holder: "other", TTL: ttl, PingTimeout: ttl})
 	w, err := c.Writer(t.Context(), pods, stream.WriterConfig{Term: l.Term, Holder: "slow"})
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
 	}
 }
 
-// TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew,
+// TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: the first caller makes it again,
 // and no call meets it empty.
 func TestABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *testing.T) {
 	t.Parallel()
@@ -178,9 +178,9 @@ func (k *shelfkeeper) until(ctx context.Context, t *testing.T, what string, ok f
 	}
 }
 
-// TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for
+// TestABucketThatSomebodyMakesAgainEmptyIsFilledBeforeItIsUsed: it answers like any other, but for
 // what is known and not in it.
-func TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
+func TestABucketThatSomebodyMakesAgainEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	js := operator(t, url)
@@ -215,9 +215,9 @@ func TestABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for
+// TestAWatchThatBeginsAgainOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for
 // gone.
-func TestAWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
+func TestAWatchThatBeginsAgainOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	js := operator(t, url)

@@ -58,8 +58,8 @@ func TestALeaseIsTakenAtOnceFromAHolderWhoseConnectionIsGone(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c1, c2 := connect(t, url, nil), connect(t, url, nil)
-	first := lease(t, c1, stream.LeaseConfig{Holder: "one", TTL: long, Patience: long, PingEvery: 50 * time.Millisecond})
-	got := waiting(t, c2, stream.LeaseConfig{Holder: "two", TTL: long, Patience: long, PingEvery: 50 * time.Millisecond})
+	first := lease(t, c1, stream.LeaseConfig{Holder: "one", TTL: long, PingTimeout: long, PingEvery: 50 * time.Millisecond})
+	got := waiting(t, c2, stream.LeaseConfig{Holder: "two", TTL: long, PingTimeout: long, PingEvery: 50 * time.Millisecond})
 	c1.Close()
 	second := <-got
 	if second == nil {
@@ -117,7 +117,7 @@ func TestALeaseIsTakenFromAHolderThatLeavesPingsUnanswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := stream.Claim{Holder: "stopped", Term: 77, Process: "mute", Acked: 5, Epoch: 6, Patience: 900}
+	claim := stream.Claim{Holder: "stopped", Term: 77, Process: "mute", Acked: 5, Epoch: 6, PingTimeout: 900}
 	value, err := json.Marshal(claim)
 	if err != nil {
 		t.Fatal(err)
@@ -126,20 +126,20 @@ func TestALeaseIsTakenFromAHolderThatLeavesPingsUnanswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	l := lease(t, c, stream.LeaseConfig{Holder: "two", TTL: long, Patience: 500 * time.Millisecond, PingEvery: 100 * time.Millisecond})
+	l := lease(t, c, stream.LeaseConfig{Holder: "two", TTL: long, PingTimeout: 500 * time.Millisecond, PingEvery: 100 * time.Millisecond})
 	if l.Term <= 77 || l.Acked != 5 || l.Epoch != 6 {
 		t.Errorf("term %d, acked %d, epoch %d; want what the claim said, and a higher term", l.Term, l.Acked, l.Epoch)
 	}
 	if took := time.Since(began); took < 900*time.Millisecond {
-		t.Errorf("taken after %v, before the patience that the holder had asked for was over", took)
+		t.Errorf("taken after %v, before the ping timeout that the holder had asked for was over", took)
 	}
 	e, err := b.Get(t.Context(), "dev/pods.v1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var now stream.Claim
-	if err := json.Unmarshal(e.Value, &now); err != nil || now.Patience < 700 {
-		t.Errorf("the new holder asks for %d ms, %v; want half of what the last one asked for beyond 500, or more", now.Patience, err)
+	if err := json.Unmarshal(e.Value, &now); err != nil || now.PingTimeout < 700 {
+		t.Errorf("the new holder asks for %d ms, %v; want half of what the last one asked for beyond 500, or more", now.PingTimeout, err)
 	}
 	if n, _, err := mute.Pending(); err != nil || n < 5 {
 		t.Errorf("%d pings (%v), want some before the holder is given up", n, err)
@@ -150,7 +150,7 @@ func TestAHolderThatAnswersKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c1, c2 := connect(t, url, nil), connect(t, url, nil)
-	cfg := stream.LeaseConfig{Holder: "one", TTL: long, Patience: 200 * time.Millisecond, PingEvery: 20 * time.Millisecond}
+	cfg := stream.LeaseConfig{Holder: "one", TTL: long, PingTimeout: 200 * time.Millisecond, PingEvery: 20 * time.Millisecond}
 	first := lease(t, c1, cfg)
 	cfg.Holder, cfg.Name = "two", "dev/pods.v1"
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -254,7 +254,7 @@ func TestAProcessThatCannotBePingedIsNotTakenForGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	lease(t, c, stream.LeaseConfig{Holder: "two", TTL: time.Second, Patience: 100 * time.Millisecond})
+	lease(t, c, stream.LeaseConfig{Holder: "two", TTL: time.Second, PingTimeout: 100 * time.Millisecond})
 	if took := time.Since(began); took < time.Second {
 		t.Errorf("taken after %v, want the whole TTL where there are no pings", took)
 	}
@@ -335,9 +335,9 @@ func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
 	}
 }
 
-// TestABucketOfLeasesThatIsDeletedIsMadeAnew by those who wait: nobody is told that there is no
+// TestABucketOfLeasesThatIsDeletedIsMadeAgain by those who wait: nobody is told that there is no
 // JetStream.
-func TestABucketOfLeasesThatIsDeletedIsMadeAnew(t *testing.T) {
+func TestABucketOfLeasesThatIsDeletedIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c1, c2 := connect(t, url, nil), connect(t, url, nil)

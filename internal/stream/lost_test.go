@@ -63,12 +63,12 @@ func TestWhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
 		{"deleted", func(t *testing.T, js jetstream.JetStream) error {
 			return js.DeleteStream(t.Context(), pods.StreamName())
 		}, stream.ErrLogLost},
-		{"made anew", func(t *testing.T, js jetstream.JetStream) error {
+		{"made again", func(t *testing.T, js jetstream.JetStream) error {
 			cfg := streamOf(t, js).CachedInfo().Config
 			if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
 				return err
 			}
-			createAnew(t, js, cfg)
+			recreate(t, js, cfg)
 			return nil
 		}, stream.ErrLogLost},
 		{"limited", func(t *testing.T, js jetstream.JetStream) error {
@@ -166,7 +166,7 @@ func TestAQuietReaderNoticesByItselfThatTheLogIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := jetstream.StreamConfig{Name: pods.StreamName(), Subjects: pods.Subjects(), MaxMsgsPerSubject: 1, AllowMsgTTL: true}
-	createAnew(t, js, cfg) // empty, and nobody leads
+	recreate(t, js, cfg) // empty, and nobody leads
 	m.until(t, "an explicit gap", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -264,12 +264,12 @@ func TestATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, func(cfg *stream.Config) { cfg.TombstoneTTL = 2 * time.Second })
 	w := write(t, c, stream.WriterConfig{Term: 1})
-	buried := func(name string, rv int) delta.Record {
+	tombstone := func(name string, rv int) delta.Record {
 		r := pod(name, rv)
 		r.Type, r.DeleteReason, r.Payload = delta.Deleted, delta.Observed, nil
 		return r
 	}
-	put(t, w, pod("a", 1), pod("b", 2), buried("c", 3), buried("d", 4), synced(4))
+	put(t, w, pod("a", 1), pod("b", 2), tombstone("c", 3), tombstone("d", 4), synced(4))
 	js := operator(t, url)
 	if err := streamOf(t, js).Purge(t.Context(), jetstream.WithPurgeSubject(pods.Subject(delta.NewKey("default", "a")))); err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
 		}
 	}
 	next := write(t, c, stream.WriterConfig{Term: 2, Acked: w.Acked(), Epoch: w.Epoch(), NewEpoch: true})
-	put(t, next, pod("a", 1), pod("b", 2), buried("c", 3), buried("d", 4), synced(4))
+	put(t, next, pod("a", 1), pod("b", 2), tombstone("c", 3), tombstone("d", 4), synced(4))
 	info, err := streamOf(t, js).Info(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -31,8 +31,8 @@ func TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing.T) {
 		known  bool // the lease tells the next leader how far the old one was
 	}{
 		{"made by the next leader", func(t *testing.T, js jetstream.JetStream) { remove(t, js) }, false},
-		{"made by somebody else", func(t *testing.T, js jetstream.JetStream) { createAnew(t, js, remove(t, js)) }, false},
-		{"made by somebody else, and the lease knows", func(t *testing.T, js jetstream.JetStream) { createAnew(t, js, remove(t, js)) }, true},
+		{"made by somebody else", func(t *testing.T, js jetstream.JetStream) { recreate(t, js, remove(t, js)) }, false},
+		{"made by somebody else, and the lease knows", func(t *testing.T, js jetstream.JetStream) { recreate(t, js, remove(t, js)) }, true},
 		{"restored from a copy", func(t *testing.T, js jetstream.JetStream) {
 			var kept []*nats.Msg
 			var first uint64
@@ -51,7 +51,7 @@ func TestAStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing.T) {
 			}
 			cfg := remove(t, js)
 			cfg.FirstSeq = first
-			createAnew(t, js, cfg)
+			recreate(t, js, cfg)
 			for range stream.MaxInFlight { // the rest of the fence
 				kept = append([]*nats.Msg{kept[0]}, kept...)
 			}

@@ -103,14 +103,14 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// createAnew makes a stream that was deleted a moment ago: the server may still be taking away the
+// recreate makes a stream that was deleted a moment ago: the server may still be taking away the
 // files of the old one, and refuse.
-func createAnew(t testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+func recreate(t testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()
-	eventually(t, "the stream made anew", func() bool {
+	eventually(t, "the stream made again", func() bool {
 		_, err := js.CreateStream(t.Context(), cfg)
 		if err != nil {
-			t.Logf("made anew: %v", err)
+			t.Logf("made again: %v", err)
 		}
 		return err == nil
 	})
@@ -142,8 +142,8 @@ func TestReplicasShareADurableConsumerAndEveryGapIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := write(t, c, stream.WriterConfig{Term: 2, NewEpoch: true})
-	put(t, next, pod("anew", 1))
-	eventually(t, "the log made anew", func() bool { return d.lastGap() == stream.GapLost && d.count() == 42 })
+	put(t, next, pod("again", 1))
+	eventually(t, "the log made again", func() bool { return d.lastGap() == stream.GapLost && d.count() == 42 })
 }
 
 func TestALeaseHasOneHolderAndItsTermsGrow(t *testing.T) {

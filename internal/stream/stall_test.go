@@ -47,6 +47,6 @@ func TestAServerThatTakesNothingHoldsNobodyUpBeyondTheWriteTimeout(t *testing.T)
 	select {
 	case <-away:
 	case <-time.After(soon):
-		t.Error("the connection is not made anew")
+		t.Error("the connection is not made again")
 	}
 }

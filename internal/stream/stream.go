@@ -73,7 +73,7 @@ func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Buc
 // Read follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
 // returns that error). It waits for a log that does not exist yet and reconnects with back-off for
 // ever. When the place it reads from is lost (a new epoch, a newer term that began at or below its
-// position, a log made anew, an absence longer than half the tombstone TTL) it starts again from
+// position, a log made again, an absence longer than half the tombstone TTL) it starts again from
 // the beginning with a batch that has Reset set; the first batch of a read without From has Reset
 // too. The end of every replay is reported by a batch with Replayed set.
 //
@@ -112,8 +112,8 @@ func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfi
 // when no connection for leases can be made.
 //
 // A holder is gone when the server knows nobody who answers its pings; it is silent when it has not
-// answered for the patience, or, whatever it answers, has not renewed for the TTL. Taking the lease
-// from somebody who lives costs a change of leader and nothing else: the log is fenced.
+// answered for the ping timeout, or, whatever it answers, has not renewed for the TTL. Taking the
+// lease from somebody who lives costs a change of leader and nothing else: the log is fenced.
 func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	return c.leases.Lease(ctx, cfg)
 }

@@ -22,7 +22,7 @@ func TestAConsumerWaitsForTheFirstLeaderOfALog(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
 		t.Fatal(err)
 	}
-	createAnew(t, js, cfg)
+	recreate(t, js, cfg)
 	d := &desk{keys: map[delta.Key]int{}}
 	stop := consume(t, c, d)
 	for range 30 { // long enough for one that does not wait

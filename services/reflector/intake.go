@@ -68,7 +68,7 @@ func (t *intake) flush() {
 			}
 		})
 		t.s.r.state.set(func(v *view) {
-			v.objects, v.tombstones, v.sourceAt = t.s.shadow.Len(), t.s.shadow.Buried(), time.Now()
+			v.objects, v.tombstones, v.sourceAt = t.s.shadow.Len(), t.s.shadow.Tombstones(), time.Now()
 			v.list.objects += t.looked
 		})
 		clear(t.records) // the stage has them

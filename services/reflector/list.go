@@ -196,7 +196,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 		s.reform = ""
 	}
 	s.asks.told(listRV)
-	s.r.state.set(func(v *view) { v.objects, v.tombstones, v.sourceAt = s.shadow.Len(), s.shadow.Buried(), now })
+	s.r.state.set(func(v *view) { v.objects, v.tombstones, v.sourceAt = s.shadow.Len(), s.shadow.Tombstones(), now })
 	s.r.well(ctx)
 	return nil
 }

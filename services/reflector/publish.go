@@ -87,7 +87,7 @@ func (p *publisher) signal() {
 // count tells what waits, also while the log stands still.
 func (p *publisher) count() {
 	p.mu.Lock()
-	pending, coalesced, dropped := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Shed()
+	pending, coalesced, dropped := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Overflowed()
 	p.mu.Unlock()
 	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.dropped = pending, coalesced, dropped })
 }

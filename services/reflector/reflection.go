@@ -146,7 +146,7 @@ func (r *reflection) leadOnce(ctx context.Context) error {
 	contest, endContest := s.contest(ctx)
 	defer endContest(nil)
 	lease, err := r.log.Lease(contest, stream.LeaseConfig{
-		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePingTimeout,
+		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, PingTimeout: r.cfg.LeasePingTimeout,
 		Floor:  func() uint64 { return max(floor, s.term()) },
 		Delay:  func(held stream.Claim) time.Duration { return r.claimDelay(held, s.warm()) },
 		Failed: func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
@@ -251,7 +251,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.slog.LogAttrs(ctx, slog.LevelInfo, "leading", slog.Uint64(telemetry.KeyTerm, w.Term()), slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
 		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, l.shadow.Len()), slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	r.state.set(func(v *view) {
-		v.term, v.revision, v.shadow, v.objects, v.tombstones = w.Term(), from, from, l.shadow.Len(), l.shadow.Buried()
+		v.term, v.revision, v.shadow, v.objects, v.tombstones = w.Term(), from, from, l.shadow.Len(), l.shadow.Tombstones()
 	})
 	r.well(ctx)
 	p := newPublisher(r, w, lease, from.RV, &l)

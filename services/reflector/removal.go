@@ -72,7 +72,7 @@ func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection) error 
 	short, cancel := context.WithTimeout(ctx, max(removalTimeout, 10*s.cfg.LeaseTTL))
 	defer cancel()
 	lease, err := s.log.Lease(short, stream.LeaseConfig{
-		Name: col.String(), Holder: s.cfg.Holder, TTL: s.cfg.LeaseTTL, Patience: s.cfg.LeasePingTimeout,
+		Name: col.String(), Holder: s.cfg.Holder, TTL: s.cfg.LeaseTTL, PingTimeout: s.cfg.LeasePingTimeout,
 	})
 	switch {
 	case ctx.Err() != nil:

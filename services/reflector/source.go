@@ -284,7 +284,7 @@ func (s *source) leave(n int) {
 func (s *source) reached(rv delta.RV, now time.Time) {
 	s.w = delta.MaxRV(s.w, rv)
 	s.r.state.set(func(v *view) {
-		v.objects, v.tombstones, v.sourceAt, v.sourceRV = s.shadow.Len(), s.shadow.Buried(), now, s.w
+		v.objects, v.tombstones, v.sourceAt, v.sourceRV = s.shadow.Len(), s.shadow.Tombstones(), now, s.w
 	})
 }
 

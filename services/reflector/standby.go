@@ -107,7 +107,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	s.r.state.set(func(v *view) {
 		v.shadow = at
 		if v.term == 0 {
-			v.objects, v.tombstones, v.revision = s.shadow.Len(), s.shadow.Buried(), at
+			v.objects, v.tombstones, v.revision = s.shadow.Len(), s.shadow.Tombstones(), at
 		}
 	})
 	select {

@@ -51,18 +51,18 @@ func connected(t *testing.T, cfg link.Config) *link.Conn {
 	return c
 }
 
-// hasty watches as NATS' library does when a key is written while it counts: it says that all was
+// early watches as NATS' library does when a key is written while it counts: it says that all was
 // told after the first.
-type hasty struct{ jetstream.KeyValue }
+type early struct{ jetstream.KeyValue }
 
-type hastyWatch struct {
+type earlyWatch struct {
 	jetstream.KeyWatcher
 	updates chan jetstream.KeyValueEntry
 }
 
-func (w hastyWatch) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
+func (w earlyWatch) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
 
-func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+func (h early) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
 	w, err := h.KeyValue.WatchAll(ctx, opts...)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 			first = false
 		}
 	}()
-	return hastyWatch{KeyWatcher: w, updates: out}, nil
+	return earlyWatch{KeyWatcher: w, updates: out}, nil
 }
 
 // TestAWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for
@@ -89,11 +89,11 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 func TestAWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	t.Parallel()
 	c := connected(t, link.Config{Memory: true})
-	b, err := Open(t.Context(), c, "hasty", 0)
+	b, err := Open(t.Context(), c, "early", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.kv = hasty{b.kv}
+	b.kv = early{b.kv}
 	put := func(key string) uint64 {
 		t.Helper()
 		revision, err := b.Put(t.Context(), key, []byte(key))
@@ -125,9 +125,9 @@ func TestAWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	}
 	// The newest of all is gone: it is not waited for.
 	put("d")
-	s, err := c.JetStream.Stream(t.Context(), bucketStream+"hasty")
+	s, err := c.JetStream.Stream(t.Context(), bucketStream+"early")
 	if err == nil {
-		err = s.Purge(t.Context(), jetstream.WithPurgeSubject(bucketSubjects+"hasty.d"))
+		err = s.Purge(t.Context(), jetstream.WithPurgeSubject(bucketSubjects+"early.d"))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func (mute) Status(context.Context) (jetstream.KeyValueStatus, error) {
 }
 
 // TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what
-// the one who makes the bucket anew puts there.
+// the one who makes the bucket again puts there.
 func TestAKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
 	t.Parallel()
 	c := connected(t, link.Config{Memory: true})

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// lookEvery is how often a bucket is looked at: whoever deletes it tells nobody.
+	// lookEvery is how often a bucket is looked at: nobody announces a deletion.
 	lookEvery = 5 * time.Second
 	// openWithin is how long opening a bucket may take, with what is put back into it.
 	openWithin = 10 * time.Second
@@ -31,28 +31,28 @@ var errBucketLost = errors.New("stream: bucket is gone")
 // ErrOutcomeUnknown says that a value may have been written, though no answer to the write came.
 var ErrOutcomeUnknown = errors.New("stream: whether it was written is not known")
 
-// FollowConfig is what a [Follower] asks of whoever knows what the bucket holds.
+// FollowConfig is what a [Follower] asks of its user, who knows what the bucket holds.
 type FollowConfig struct {
 	// Name of the bucket.
 	Name string
 	// Take receives every entry, in order and by one goroutine; an empty one ends those that were
 	// there when a watch began, and is sent only for a bucket that is not lost, as far as is known: a
-	// caller may find out at that moment, and then Current says so to whoever holds the lock that
+	// caller may find out at that moment, and then Current says so to the holder of the lock that
 	// Forget takes. An error ends the watch, and another one begins.
 	Take func(b *Bucket, e Entry) error
 	// Known is the revision of what is known of a key; 0 when nothing is.
 	Known func(key string) uint64
-	// Forget makes all revisions 0, as those of the next bucket begin anew. It must not call the
+	// Forget makes all revisions 0, as those of the next bucket begin again. It must not call the
 	// Follower, but for Current.
 	Forget func()
-	// Held is what is known, by key, to be put into a bucket made anew.
+	// Held is what is known, by key, to be put into a bucket made again.
 	Held func() map[string][]byte
 	// Log is told of what is wrong; default discards.
 	Log *slog.Logger
 }
 
 // Follower follows and writes a bucket, and outlives it: one that somebody else deletes, or that a
-// server lost, is made anew with what this process knows, before anybody uses it. Of several
+// server lost, is made again with what this process knows, before anybody uses it. Of several
 // processes the first one's word counts for a key. It is safe for concurrent use.
 type Follower struct {
 	cfg     FollowConfig
@@ -88,7 +88,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errBucketLost):
-			f.cfg.Log.Warn("a bucket is gone, and is made anew with what is known", slog.String("bucket", f.cfg.Name))
+			f.cfg.Log.Warn("a bucket is gone, and is made again with what is known", slog.String("bucket", f.cfg.Name))
 			continue
 		}
 		if !failing {
@@ -128,7 +128,7 @@ func (f *Follower) watch(ctx context.Context, b *Bucket, well func()) error {
 		}
 	}()
 	err := b.Watch(ctx, func(e Entry) error {
-		if e.Key == "" { // of a bucket made anew, all that is known would be missing
+		if e.Key == "" { // of a bucket made again, all that is known would be missing
 			switch lost, err := f.Lost(ctx, b); {
 			case err != nil:
 				return err
@@ -152,7 +152,7 @@ func (f *Follower) watch(ctx context.Context, b *Bucket, well func()) error {
 func (f *Follower) Current(b *Bucket) bool { return f.bucket.Load() == b }
 
 // Lost reports whether b is gone; no answer is an error. If it is, it is forgotten, and
-// [Follower.Open] makes it anew.
+// [Follower.Open] makes it again.
 func (f *Follower) Lost(ctx context.Context, b *Bucket) (bool, error) {
 	if !f.Current(b) { // another caller has found out
 		return true, nil
@@ -179,7 +179,7 @@ func (f *Follower) Suspect() {
 	}
 }
 
-// Open returns the bucket; one that was lost is made anew and filled first.
+// Open returns the bucket; one that was lost is made again and filled first.
 func (f *Follower) Open(ctx context.Context) (*Bucket, error) {
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
@@ -272,7 +272,7 @@ func (f *Follower) doubt(ctx context.Context, b *Bucket) {
 }
 
 // Get returns a key's entry, empty when there is none, and the bucket that holds it. When the
-// bucket does not answer as it should, it is looked at, and made anew when it is gone. That nobody
+// bucket does not answer as it should, it is looked at, and made again when it is gone. That nobody
 // can tell is an error.
 func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) {
 	for {

@@ -61,7 +61,7 @@ func (k *contest) look(ctx context.Context) error {
 		k.bucket = bucket
 	}
 	e, err := k.bucket.Get(ctx, k.cfg.Name)
-	if errors.Is(err, link.ErrNoJetStream) { // also what is said of a bucket that was deleted, which is made anew
+	if errors.Is(err, link.ErrNoJetStream) { // also what is said of a bucket that was deleted, which is made again
 		bucket, again := kv.Open(ctx, k.presence.c, leaseBucket, 0)
 		if again != nil {
 			return again
@@ -105,11 +105,11 @@ func (k *contest) open() bool {
 	if k.held.Holder == "" || k.mine() || time.Since(k.seen) >= k.cfg.TTL {
 		return true
 	}
-	return k.peer != nil && (k.peer.isGone() || k.peer.silence() >= k.patience())
+	return k.peer != nil && (k.peer.isGone() || k.peer.silence() >= k.pingTimeout())
 }
 
-func (k *contest) patience() time.Duration {
-	return min(max(k.cfg.Patience, time.Duration(k.held.Patience)*time.Millisecond), k.cfg.TTL)
+func (k *contest) pingTimeout() time.Duration {
+	return min(max(k.cfg.PingTimeout, time.Duration(k.held.PingTimeout)*time.Millisecond), k.cfg.TTL)
 }
 
 // wait returns when there is a reason to look again.
@@ -158,23 +158,23 @@ func (k *contest) pause(ctx context.Context) error {
 	return nil
 }
 
-// inherited is the patience that a new holder asks for: half of what the last one
-// asked for beyond what is configured. Whoever finds itself slow asks for more
+// inherited is the ping timeout that a new holder asks for: half of what the last one
+// asked for beyond what is configured. One that finds itself slow asks for more
 // soon, and where terms are short nobody would ever ease it.
 func (k *contest) inherited() int64 {
-	least := k.cfg.Patience.Milliseconds()
-	if k.held.Patience <= least {
+	least := k.cfg.PingTimeout.Milliseconds()
+	if k.held.PingTimeout <= least {
 		return 0
 	}
-	return (k.held.Patience + least) / 2
+	return (k.held.PingTimeout + least) / 2
 }
 
 func (k *contest) take(ctx context.Context) (*Lease, error) {
 	began := time.Now()
 	mine := Claim{
 		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Due: k.held.Due, Acked: k.held.Acked, Epoch: k.held.Epoch,
-		Patience: k.inherited(),
-		Term:     max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
+		PingTimeout: k.inherited(),
+		Term:        max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
 	}
 	value, err := json.Marshal(mine)
 	if err != nil {

@@ -63,8 +63,8 @@ func (e *Elections) Close() {
 // when no connection for leases can be made.
 //
 // A holder is gone when the server knows nobody who answers its pings; it is silent when it has not
-// answered for the patience, or, whatever it answers, has not renewed for the TTL. Taking the lease
-// from somebody who lives costs a change of leader and nothing else: the log is fenced.
+// answered for the ping timeout, or, whatever it answers, has not renewed for the TTL. Taking the
+// lease from somebody who lives costs a change of leader and nothing else: the log is fenced.
 func (e *Elections) Lease(ctx context.Context, cfg Config) (*Lease, error) {
 	p, err := e.apart(ctx)
 	if err != nil {

@@ -34,11 +34,11 @@ type Config struct {
 	// TTL is how long a silent holder keeps the lease; default 3 s. All that compete must use the
 	// same.
 	TTL time.Duration
-	// Patience is how long a holder may leave pings unanswered before the lease is taken from it;
+	// PingTimeout is how long a holder may leave pings unanswered before the lease is taken from it;
 	// default a third of the TTL, at most the TTL. A holder whose connection is gone is not waited
 	// for. One that finds itself slow to answer is given longer.
-	Patience time.Duration
-	// PingEvery is the time between pings; default a fifth of Patience.
+	PingTimeout time.Duration
+	// PingEvery is the time between pings; default a fifth of PingTimeout.
 	PingEvery time.Duration
 	// Floor, when set, returns a term that a granted one must exceed: the highest one seen in the log.
 	Floor func() uint64
@@ -55,8 +55,8 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.TTL = cmp.Or(c.TTL, 3*time.Second)
-	c.Patience = min(cmp.Or(c.Patience, c.TTL/3), c.TTL)
-	c.PingEvery = max(cmp.Or(c.PingEvery, c.Patience/5), 10*time.Millisecond)
+	c.PingTimeout = min(cmp.Or(c.PingTimeout, c.TTL/3), c.TTL)
+	c.PingEvery = max(cmp.Or(c.PingEvery, c.PingTimeout/5), 10*time.Millisecond)
 	if c.Floor == nil {
 		c.Floor = func() uint64 { return 0 }
 	}
@@ -90,9 +90,9 @@ type Claim struct {
 	Beat  uint64 `json:"beat"`
 	// Process is the token under which the holder's process answers pings; empty when it cannot.
 	Process string `json:"process,omitempty"`
-	// Patience that the holder asks for, in milliseconds, where that is more than those who wait were
-	// configured with.
-	Patience int64 `json:"patience,omitempty"`
+	// PingTimeout that the holder asks for, in milliseconds, where that is more than those who wait
+	// were configured with.
+	PingTimeout int64 `json:"patience,omitempty"`
 }
 
 // Lease is the right to lead until Lost is closed.
@@ -115,7 +115,7 @@ type Lease struct {
 	connected   func() bool
 	reconnected func() <-chan struct{}
 
-	rev    uint64 // the newest known to be ours; of whoever runs: the tenure, then Release
+	rev    uint64 // the newest known to be ours; of the one that runs: the tenure, then Release
 	until  atomic.Pointer[time.Time]
 	proved *link.Signal // the lease is valid for longer
 	loops  sync.WaitGroup
@@ -182,7 +182,7 @@ func (l *Lease) Completed() {
 	}
 }
 
-// Owe notes whether a list is due whoever leads.
+// Owe notes whether a list is due, no matter who leads.
 func (l *Lease) Owe(due bool) {
 	if l.owed.Swap(due) != due {
 		l.tell()

@@ -99,7 +99,7 @@ func (p *presence) hold(l *Lease) {
 
 // leave notes that a lease of this process has ended: released, or lost. With
 // the last one how slow we were is forgotten: a process that was stopped was slow
-// to answer itself, and would ask for patience when it leads again.
+// to answer itself, and would ask for a longer ping timeout when it leads again.
 func (p *presence) leave(l *Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

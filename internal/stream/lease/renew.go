@@ -275,24 +275,24 @@ func (t *tenure) lose(why error) {
 	close(l.lost)
 }
 
-// easeEvery is how long nothing must happen before patience is halved again.
+// easeEvery is how long nothing must happen before the ping timeout is halved again.
 const easeEvery = time.Minute
 
-// adjust asks those who wait for more patience when a ping to ourselves takes long: where the
-// machine starves, processes would depose each other in turn for being slow, and each takeover
+// adjust asks those who wait for a longer ping timeout when a ping to ourselves takes long: where
+// the machine starves, processes would depose each other in turn for being slow, and each takeover
 // makes it starve more.
 func (t *tenure) adjust(ctx context.Context) {
 	l, mine := t.l, &t.mine
 	if mine.Process == "" {
 		return
 	}
-	least := l.cfg.Patience.Milliseconds()
+	least := l.cfg.PingTimeout.Milliseconds()
 	switch want := min(2*l.presence.latency(ctx, &l.loops, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
-	case want > max(mine.Patience, least):
-		l.presence.c.Config.Log.Debug("this process is slow to answer pings: asking standbys for patience",
-			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
-		mine.Patience, t.eased = want, time.Now()
-	case mine.Patience > least && time.Since(t.eased) > easeEvery:
-		mine.Patience, t.eased = max(mine.Patience/2, least), time.Now()
+	case want > max(mine.PingTimeout, least):
+		l.presence.c.Config.Log.Debug("this process is slow to answer pings: asking standbys for a longer ping timeout",
+			slog.String("lease", l.cfg.Name), slog.Int64("ping_timeout_ms", want))
+		mine.PingTimeout, t.eased = want, time.Now()
+	case mine.PingTimeout > least && time.Since(t.eased) > easeEvery:
+		mine.PingTimeout, t.eased = max(mine.PingTimeout/2, least), time.Now()
 	}
 }

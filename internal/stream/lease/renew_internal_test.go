@@ -392,10 +392,10 @@ func TestSlownessIsForgottenWithTheLastLeaseAndEasedByShortTerms(t *testing.T) {
 	if p.took != 0 || !p.measured.IsZero() {
 		t.Errorf("a process that leads no more still counts as slow: %v", p.took)
 	}
-	k := &contest{cfg: Config{TTL: 3 * time.Second, Patience: time.Second}}
+	k := &contest{cfg: Config{TTL: 3 * time.Second, PingTimeout: time.Second}}
 	var asked []int64
-	for k.held.Patience = 2000; k.held.Patience > 0 && len(asked) < 20; k.held.Patience = k.inherited() {
-		asked = append(asked, k.held.Patience)
+	for k.held.PingTimeout = 2000; k.held.PingTimeout > 0 && len(asked) < 20; k.held.PingTimeout = k.inherited() {
+		asked = append(asked, k.held.PingTimeout)
 	}
 	if want := []int64{2000, 1500, 1250, 1125, 1062, 1031, 1015, 1007, 1003, 1001, 1000}; !slices.Equal(asked, want) {
 		t.Errorf("one term after the other asks for %d ms, want %d", asked, want)

@@ -35,7 +35,7 @@ type Tail struct {
 	Writer, Build string
 	// Replicas is how many servers keep the log.
 	Replicas int
-	// Created is when the stream was made; a stream made anew is another log.
+	// Created is when the stream was made; a stream made again is another log.
 	Created time.Time
 	// Now is the log's clock when it answered.
 	Now time.Time

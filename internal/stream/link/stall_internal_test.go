@@ -38,7 +38,7 @@ func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(
 			t.Errorf("Write() = %d, %v after %v, want a timeout after %v", n, err, time.Since(began), timeout)
 		}
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("Read() = %v, want whoever reads to be told", err)
+			t.Errorf("Read() = %v, want an error for the reader", err)
 		}
 		_ = server.Close()
 	})

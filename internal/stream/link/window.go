@@ -26,7 +26,7 @@ const (
 	// unanswered is how many write timeouts a probe may take before the server counts as stopped. The
 	// window is too small to fill the kernel's buffers, by which a write would find that out.
 	unanswered = 4
-	// staleWindow is after how long without a round a window is learnt anew.
+	// staleWindow is after how long without a round a window is learnt again.
 	staleWindow = time.Second
 )
 
@@ -261,7 +261,7 @@ func (c *Conn) Probe(ctx context.Context) {
 			after, waits := c.dialer.taken()
 			if acked == c.window.acks() && (waits == 0 || after == taken) && after > 0 && c.NATS.IsConnected() {
 				late = false
-				c.Config.Log.Warn("the log's server answers nothing: the connection is made anew", slog.Duration("after", now.Sub(began)))
+				c.Config.Log.Warn("the log's server answers nothing: the connection is made again", slog.Duration("after", now.Sub(began)))
 				_ = c.NATS.ForceReconnect() // it fails when the connection was closed meanwhile
 			}
 		case c.NATS.IsClosed():

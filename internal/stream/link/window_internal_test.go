@@ -229,7 +229,7 @@ func TestProbesEndOnceNothingIsInFlight(t *testing.T) {
 }
 
 // A path that became longer is no queue.
-func TestAWindowIsLearntAnewForALongerPath(t *testing.T) {
+func TestAWindowIsLearntAgainForALongerPath(t *testing.T) {
 	t.Parallel()
 	const perSecond = 100 << 20
 	w := newWindow()

@@ -88,9 +88,9 @@ func TestAReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
 	}
 }
 
-func TestPatienceStartsWithOneFreeRefusal(t *testing.T) {
+func TestTheFirstRefusalIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	var p patience
+	var p retry
 	for i, want := range []time.Duration{0, minBackoff, 2 * minBackoff, 4 * minBackoff} {
 		if got := p.next(true); got != want {
 			t.Errorf("refusal %d: %v, want %v", i, got, want)

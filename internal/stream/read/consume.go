@@ -34,7 +34,7 @@ const (
 	// GapLag: this consumer is more than three quarters of the tombstone TTL behind, so that deletions
 	// may have left the log before it saw them.
 	GapLag Gap = "lag"
-	// GapLost: the log was made anew, so the consumer was too.
+	// GapLost: the log was made again, so the consumer was too.
 	GapLost Gap = "log_lost"
 )
 

@@ -25,7 +25,7 @@ func (r *refusing) Stream(context.Context, string) (jetstream.Stream, error) {
 	return nil, nats.ErrTimeout
 }
 
-// Whoever lost the log at one moment does not come back at one moment.
+// Readers that lost the log at one moment do not come back at one moment.
 func TestEveryAttemptIsLaterThanItsBackOffByARandomTime(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}

@@ -71,7 +71,7 @@ type Config struct {
 // Log follows the log of col until ctx ends (then it returns nil) or the handler fails (then it
 // returns that error). It waits for a log that does not exist yet and reconnects with back-off for
 // ever. When the place it reads from is lost (a new epoch, a newer term that began at or below its
-// position, a log made anew, an absence longer than half the tombstone TTL) it starts again from
+// position, a log made again, an absence longer than half the tombstone TTL) it starts again from
 // the beginning with a batch that has Reset set; the first batch of a read without From has Reset
 // too. The end of every replay is reported by a batch with Replayed set.
 //
@@ -89,7 +89,7 @@ func Log(ctx context.Context, c *link.Conn, col delta.Collection, cfg Config, h 
 	r.largest = c.Config.MaxPayload
 	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
 	r.whole = !cfg.From.IsZero() && !cfg.CatchUp
-	wait, told := patience{}, false
+	wait, told := retry{}, false
 	for {
 		began := time.Now()
 		err := r.session(ctx)
@@ -111,7 +111,7 @@ func Log(ctx context.Context, c *link.Conn, col delta.Collection, cfg Config, h 
 			}
 		}
 		if time.Since(began) > maxBackoff || errors.Is(err, errReconnected) && r.moved {
-			wait = patience{} // it worked until then
+			wait = retry{} // it worked until then
 		}
 		backoff := wait.next(errors.Is(err, link.ErrBootstrap))
 		switch {
@@ -132,21 +132,21 @@ func Log(ctx context.Context, c *link.Conn, col delta.Collection, cfg Config, h 
 		select {
 		case <-time.After(jitter(backoff)):
 		case <-c.Events.Wait():
-			wait = patience{}
+			wait = retry{}
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// patience is the wait between attempts. The first refusal of a position is no failure: reading
+// retry is the wait between attempts. The first refusal of a position is no failure: reading
 // begins again without back-off.
-type patience struct {
+type retry struct {
 	failures int
 	refused  bool
 }
 
-func (p *patience) next(refused bool) time.Duration {
+func (p *retry) next(refused bool) time.Duration {
 	if refused && !p.refused {
 		p.refused = true
 		return 0
@@ -192,7 +192,7 @@ func check(tail link.Tail, from delta.Position) error {
 	return nil
 }
 
-var errMadeAnew = fmt.Errorf("%w: the log was made anew", link.ErrBootstrap)
+var errRecreated = fmt.Errorf("%w: the log was made again", link.ErrBootstrap)
 
 // reader is one Read. Its fields belong to the goroutine that runs it.
 type reader struct {

@@ -109,7 +109,7 @@ func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position,
 			return err
 		}
 		if !info.Created.Equal(r.created) { // the end of another log says nothing about the hole in this one
-			return errMadeAnew
+			return errRecreated
 		}
 		r.hole, r.target = false, info.State.LastSeq
 	}
@@ -159,7 +159,7 @@ func (r *reader) newTerm(ctx context.Context, rec *delta.Record, pos delta.Posit
 		return err
 	}
 	if !tail.Created.Equal(r.created) {
-		return errMadeAnew
+		return errRecreated
 	}
 	pos.Term = r.term
 	if err := check(tail, pos); !pos.IsZero() && err != nil {

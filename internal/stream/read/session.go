@@ -16,10 +16,10 @@ import (
 )
 
 // errIncomplete: the log does not begin with its origin; its leader finds that out and begins it
-// anew.
+// again.
 var errIncomplete = fmt.Errorf("%w that begins at its origin", link.ErrNoLog)
 
-var errReconnected = errors.New("stream: connected anew")
+var errReconnected = errors.New("stream: connected again")
 
 // session reads with one consumer until something is wrong.
 func (r *reader) session(ctx context.Context) error {
@@ -106,7 +106,7 @@ func (r *reader) identify(tail link.Tail) error {
 			return err
 		}
 		if !r.created.IsZero() && !tail.Created.Equal(r.created) {
-			return errMadeAnew
+			return errRecreated
 		}
 		away := link.Since(r.contact)
 		if !r.heard.IsZero() && !r.replaying {
@@ -194,7 +194,7 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in 
 			if err := r.idle(ctx, calls, cons); err != nil {
 				return err
 			}
-			quiet.Reset(r.patience())
+			quiet.Reset(r.quietTimeout())
 			continue
 		case err := <-in.fault:
 			if errors.Is(err, jetstream.ErrNoHeartbeat) {
@@ -222,7 +222,7 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, in 
 		}
 		clear(batch) // the last messages would be held until others come
 		missed, r.calm, r.stuck = time.Time{}, false, false
-		quiet.Reset(r.patience())
+		quiet.Reset(r.quietTimeout())
 	}
 }
 
@@ -248,7 +248,7 @@ func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, in *deliv
 	return nil // a lone server that does not answer is the connection's to give up
 }
 
-func (r *reader) patience() time.Duration {
+func (r *reader) quietTimeout() time.Duration {
 	switch {
 	case r.replaying:
 		return 200 * time.Millisecond
@@ -274,7 +274,7 @@ func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error
 		}
 	}
 	if !tail.Created.Equal(r.created) {
-		return errMadeAnew
+		return errRecreated
 	}
 	switch all, err := r.exhausted(calls, cons, tail); {
 	case err != nil:

@@ -67,7 +67,7 @@ func (w *Writer) Check(ctx context.Context, keys int) error {
 		err = fmt.Errorf("%w: the stream is gone", link.ErrLogLost)
 	case err != nil:
 	case !info.Created.Equal(w.created):
-		err = fmt.Errorf("%w: the stream was made anew", link.ErrLogLost)
+		err = fmt.Errorf("%w: the stream was made again", link.ErrLogLost)
 	case info.State.LastSeq < acked:
 		err = fmt.Errorf("%w: it ends at %d, %d was acknowledged", link.ErrLogLost, info.State.LastSeq, acked)
 	case info.State.FirstSeq > w.origin:

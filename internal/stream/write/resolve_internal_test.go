@@ -28,10 +28,10 @@ func TestALostAcknowledgementIsResolvedByTheTailNeverByAdoptingSomebodyElses(t *
 	for name, tc := range map[string]struct {
 		before, mine, behind []delta.Record // somebody else's are before and behind mine
 		want                 error
-		patient              bool // nothing but time tells that the acknowledgement is lost
+		slow                 bool // nothing but time tells that the acknowledgement is lost
 	}{
 		"mine":                                    {mine: []delta.Record{change("b", 3, term)}},
-		"mine, found out by waiting":              {mine: []delta.Record{change("b", 3, term)}, patient: true},
+		"mine, found out by waiting":              {mine: []delta.Record{change("b", 3, term)}, slow: true},
 		"mine, the first replaced by the second":  {mine: []delta.Record{change("b", 3, term), change("b", 4, term)}},
 		"another key in its place":                {before: []delta.Record{change("other", 3, term)}, mine: []delta.Record{change("b", 3, term)}, want: link.ErrForeign},
 		"its key of another term in its place":    {before: []delta.Record{change("b", 3, term-1)}, mine: []delta.Record{change("b", 3, term)}, want: link.ErrForeign},
@@ -94,7 +94,7 @@ func TestALostAcknowledgementIsResolvedByTheTailNeverByAdoptingSomebodyElses(t *
 				reaches(len(tc.mine))
 			}
 			foreign(tc.behind)
-			if !tc.patient {
+			if !tc.slow {
 				w.mu.Lock()
 				w.broken = true
 				w.mu.Unlock()

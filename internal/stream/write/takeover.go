@@ -171,7 +171,7 @@ func (w *Writer) tryResolve(ctx context.Context) error {
 	case max(tail.Term, tail.Fence) > w.term:
 		return fmt.Errorf("%w: the log holds term %d, mine is %d", link.ErrDeposed, max(tail.Term, tail.Fence), w.term)
 	case !tail.Created.Equal(w.created):
-		return fmt.Errorf("%w: the stream was made anew", link.ErrLogLost)
+		return fmt.Errorf("%w: the stream was made again", link.ErrLogLost)
 	case tail.Last < acked:
 		return fmt.Errorf("%w: it ends at %d, %d was acknowledged", link.ErrLogLost, tail.Last, acked)
 	case tail.Last > acked+uint64(len(pending)):

@@ -65,15 +65,15 @@ func TestAStreamIsWelcomedInTimeOrSaysWhy(t *testing.T) {
 					}
 					return &greeted{ctx: ctx, sends: c.sends, after: c.after, says: c.says}, nil
 				}
-				s, resp, err := hail(ctx, cancel, open, func() *queuev1.WorkRequest { return &queuev1.WorkRequest{} })
+				s, resp, err := handshake(ctx, cancel, open, func() *queuev1.WorkRequest { return &queuev1.WorkRequest{} })
 				if c.want == "" {
 					if err != nil || s == nil || resp == nil || ctx.Err() != nil {
-						t.Errorf("hail = %v, %v, %v", s, resp, err)
+						t.Errorf("handshake = %v, %v, %v", s, resp, err)
 					}
 					return
 				}
 				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("hail = %v, want %q", err, c.want)
+					t.Errorf("handshake = %v, want %q", err, c.want)
 				}
 			})
 		})

@@ -16,9 +16,9 @@ import (
 // welcomeTimeout is how long a stream may take to be opened and welcomed.
 const welcomeTimeout = 10 * time.Second
 
-// hail opens a stream, says hello, and returns the first answer. Cancel must end
+// handshake opens a stream, says hello, and returns the first answer. Cancel must end
 // ctx, and is called when that takes too long.
-func hail[Req, Resp any](
+func handshake[Req, Resp any](
 	ctx context.Context, cancel context.CancelFunc,
 	open func(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[Req, Resp], error), hello func() *Req,
 ) (grpc.BidiStreamingClient[Req, Resp], *Resp, error) {
