@@ -117,9 +117,9 @@ deps:
 vet: ## go vet
 	go vet $(PKG)
 
-# What fails in the one does not keep the other from being run.
-test: vet ## all tests: those of the packages, then the whole-system suite
-	@rc=0; for part in test-packages system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
+# Beside each other, since both wait for much of their time; what fails in the one does not end the other.
+test: vet ## all tests: those of the packages, and the whole-system suite
+	@$(MAKE) --no-print-directory -k -j2 test-packages system
 
 # test/system and test/node are vetted too; they run whole programs and have their own targets, as in CI their own steps.
 # Everything has been vetted before. Much of their time the tests wait: one package more at once than two processors have.
