@@ -31,7 +31,7 @@ func TestASentinelSetReplacesItsMaster(t *testing.T) {
 	s := embeddedtest.Sentinel(t, 2)
 	t.Logf("started in %v", time.Since(start))
 	s.Master().Do("SET", "k", "v")
-	s.Master().Do("WAIT", 2, 5000)
+	s.WaitReplicas(2)
 	start = time.Now()
 	was, is := s.Fail()
 	t.Logf("failed over in %v", time.Since(start))
@@ -39,7 +39,7 @@ func TestASentinelSetReplacesItsMaster(t *testing.T) {
 		t.Errorf("on the new master: %v", got)
 	}
 	is.Do("SET", "k", "w")
-	is.Do("WAIT", 1, 5000) // a slow machine may fail over once more
+	s.WaitReplicas(1) // a slow machine may fail over once more
 	was.Start()
 	s.WaitReplicas(2)
 	if got := was.Do("GET", "k"); got != "w" {
