@@ -16,6 +16,7 @@ import (
 // FieldCheck says what becomes of fields a type does not know: the fieldValidation parameter.
 type FieldCheck string
 
+// The values of fieldValidation.
 const (
 	IgnoreFields FieldCheck = "Ignore"
 	WarnFields   FieldCheck = "Warn"

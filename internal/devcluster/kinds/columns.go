@@ -20,6 +20,7 @@ func col[P APIObject](name, kind string, priority int32, value func(P) any) Colu
 	}
 }
 
+// The columns that tables of most kinds begin and end with.
 var (
 	NameColumn = Column{
 		TableColumnDefinition: metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name"},

@@ -223,8 +223,8 @@ func (s *Store) Owner(o metav1.OwnerReference, namespace string) *Object {
 	return obj
 }
 
-// batch is what a watcher gets from one pull.
-type batch struct {
+// Batch is what a watcher gets from one pull.
+type Batch struct {
 	Events []*Event
 	RV     uint64 // everything at or below has been handed out
 	Wake   <-chan struct{}
@@ -273,18 +273,18 @@ func (s *Store) Close() error { return s.wal.close() }
 
 // Pull returns up to limit events of a resource above rv. It fails with
 // errExpired when some of them are gone, also when the table itself is.
-func (s *Store) Pull(r *kinds.Resource, t *Table, rv uint64, limit int) (batch, error) {
+func (s *Store) Pull(r *kinds.Resource, t *Table, rv uint64, limit int) (Batch, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.tables[r.ID()] != t || rv < t.dropped {
-		return batch{}, errExpired
+		return Batch{}, errExpired
 	}
 	tail := t.log[t.after(rv):]
 	if len(tail) > limit {
 		tail = tail[:limit]
-		return batch{Events: tail, RV: tail[limit-1].rv, Wake: t.wake}, nil
+		return Batch{Events: tail, RV: tail[limit-1].rv, Wake: t.wake}, nil
 	}
-	return batch{Events: tail, RV: s.rv, Wake: t.wake}, nil
+	return Batch{Events: tail, RV: s.rv, Wake: t.wake}, nil
 }
 
 // Open checks that a watch from rv is possible and returns the table; rv 0 asks
