@@ -5,16 +5,20 @@
 //		For("pods").
 //		Owns("configmaps").
 //		Watches("nodes", podsOfNode)
-//	err := ctl.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) {
+//	err := ctl.Run(ctx, reconcile)
+//
+// with
+//
+//	func reconcile(ctx context.Context, req controller.Request) (controller.Result, error) {
 //		pod, err := controller.Get[corev1.Pod](ctx, ctl, "pods", req.Key())
 //		…
-//	})
+//	}
 //
 // # The walk of a change
 //
-//	index ──Watch──> feed (one replica leads) ──Add──> queue ──lease──> reconcile, on any replica
-//	                   │ position                        │                 │ reads at the barrier
-//	                   └────────> feed queue             └── barrier <─────┘ what was read and written
+//	index --Watch--> feed (one replica leads) --Add--> queue --lease--> reconcile, anywhere
+//	                  | position                          |               | reads at the barrier
+//	                  +--------> feed queue               +--- barrier <--+ read and written
 //
 // One replica, the leader of the feed, watches the collections and turns changes into
 // keys of the queue. It leads while it holds the lease of a single key in a queue of its

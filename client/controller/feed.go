@@ -60,12 +60,7 @@ func (c *Controller) notice(generation string) {
 func (c *Controller) tend(ctx context.Context) {
 	for {
 		_ = c.keepTrying(ctx, "feed", EventQueueFailed, func() (bool, error) {
-			added, err := c.feed.Add(ctx, client.Keys(feedKey)...)
-			if errors.Is(err, client.ErrQueueNotFound) {
-				if err = c.configure(ctx); err == nil {
-					added, err = c.feed.Add(ctx, client.Keys(feedKey)...)
-				}
-			}
+			added, err := c.add(ctx, c.feed, client.Keys(feedKey))
 			c.notice(added.Generation)
 			return false, err
 		})
@@ -74,6 +69,18 @@ func (c *Controller) tend(ctx context.Context) {
 		}
 		attempt.SleepUntil(ctx, c.o.Check, c.wake)
 	}
+}
+
+// add adds to one of the queues, and makes them when they are gone.
+func (c *Controller) add(ctx context.Context, to *client.Queue, items []client.AddItem) (client.Added, error) {
+	added, err := to.Add(ctx, items...)
+	if !errors.Is(err, client.ErrQueueNotFound) {
+		return added, err
+	}
+	if err := c.configure(ctx); err != nil {
+		return added, err
+	}
+	return to.Add(ctx, items...)
 }
 
 // leader is the worker of the feed's key: its reconcile is this replica's leadership.

@@ -278,13 +278,7 @@ func (t *term) add(ctx context.Context, l *load) (again string, err error) {
 	if len(items) == 0 {
 		return "", nil
 	}
-	added, err := t.c.queue.Add(ctx, items...)
-	if errors.Is(err, client.ErrQueueNotFound) {
-		if err := t.c.configure(ctx); err != nil {
-			return "", err
-		}
-		added, err = t.c.queue.Add(ctx, items...)
-	}
+	added, err := t.c.add(ctx, t.c.queue, items)
 	switch {
 	case err != nil:
 		return "", err

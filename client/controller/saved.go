@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
 // saved is what a leader leaves to the next one, in the state of the feed's key.
@@ -31,17 +32,13 @@ type place struct {
 
 func (p place) revision() client.Revision { return client.Revision{Epoch: p.Epoch, RV: p.RV} }
 
-const (
-	savedVersion = 1
-	// maxSaved is what a key's state may hold.
-	maxSaved = 4 << 10
-)
+const savedVersion = 1
 
 func (s saved) encode() ([]byte, error) {
 	s.Version = savedVersion
 	b, err := json.Marshal(s)
-	if err == nil && len(b) > maxSaved {
-		err = fmt.Errorf("controller: the positions take %d bytes, at most %d are possible", len(b), maxSaved)
+	if err == nil && len(b) > workqueue.MaxStateLen {
+		err = fmt.Errorf("controller: the positions take %d bytes, at most %d are possible", len(b), workqueue.MaxStateLen)
 	}
 	return b, err
 }
