@@ -56,13 +56,13 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 	has := c.New != nil && g.filter.Match(snap, c.New)
 	switch {
 	case has && had:
-		e := message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c)}
+		e := message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c, c.New)}
 		if g.prior {
-			e.Before(g.view.Item(c.Old))
+			e.Before(items.of(&g.view, c, c.Old))
 		}
 		return e, true
 	case has:
-		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c)}, true
+		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c, c.New)}, true
 	case had && c.New != nil:
 		e := deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
 		if g.filter.Index != "" {
@@ -70,13 +70,13 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 			_, e.Unindexed = errors.AsType[*store.FailedError](err)
 		}
 		if g.prior {
-			e.Before(g.view.Item(c.Old))
+			e.Before(items.of(&g.view, c, c.Old))
 		}
 		return e, true
 	case had:
 		e := deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason])
 		if c.Final != nil {
-			e.Final(items.of(&g.view, c))
+			e.Final(items.of(&g.view, c, c.Final))
 		}
 		return e, true
 	default:
@@ -101,7 +101,7 @@ func deletion(key, uid, rv string, reason deltav1.DeleteReason) message.Event {
 	}
 }
 
-// items remembers how one change looks in the views that were asked for, so
+// items remembers how the objects of one change look in the views that were asked for, so
 // that a payload is decoded or cut once for all groups.
 type items struct {
 	n    uint64
@@ -109,27 +109,24 @@ type items struct {
 }
 
 type viewed struct {
-	mask *message.Mask
-	keys bool
-	item message.Item
+	object *store.Object
+	mask   *message.Mask
+	keys   bool
+	item   message.Item
 }
 
-func (m *items) of(p *message.Projection, c *store.Change) message.Item {
+func (m *items) of(p *message.Projection, c *store.Change, o *store.Object) message.Item {
 	if m.n != c.N {
 		m.n, m.seen = c.N, m.seen[:0]
 	}
 	keys := p.View == indexv1.View_VIEW_KEYS
 	for i := range m.seen {
-		if v := &m.seen[i]; v.mask == p.Mask && v.keys == keys {
+		if v := &m.seen[i]; v.object == o && v.mask == p.Mask && v.keys == keys {
 			return v.item
 		}
 	}
-	o := c.New
-	if o == nil {
-		o = c.Final
-	}
 	it := p.Item(o)
-	m.seen = append(m.seen, viewed{mask: p.Mask, keys: keys, item: it})
+	m.seen = append(m.seen, viewed{object: o, mask: p.Mask, keys: keys, item: it})
 	return it
 }
 
