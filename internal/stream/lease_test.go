@@ -335,7 +335,7 @@ func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
 	}
 }
 
-// TestABucketOfLeasesThatIsDeletedIsMadeAgain by those who wait: nobody is told that there is no
+// TestABucketOfLeasesThatIsDeletedIsMadeAgain by those who wait: no caller hears that there is no
 // JetStream.
 func TestABucketOfLeasesThatIsDeletedIsMadeAgain(t *testing.T) {
 	t.Parallel()

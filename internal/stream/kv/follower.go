@@ -77,12 +77,11 @@ func NewFollower(open func(ctx context.Context, name string, ttl time.Duration) 
 // Run follows the bucket until ctx ends. While it cannot be read, what is known goes on being
 // believed.
 func (f *Follower) Run(ctx context.Context) {
-	const least, most = 100 * time.Millisecond, 5 * time.Second
-	pause, failing := least, false
+	wait, failing := attempt.Wait{First: 100 * time.Millisecond, Most: 5 * time.Second}, false
 	for ctx.Err() == nil {
 		b, err := f.Open(ctx)
 		if err == nil {
-			err = f.watch(ctx, b, func() { pause, failing = least, false })
+			err = f.watch(ctx, b, func() { wait.Reset(); failing = false })
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -95,11 +94,7 @@ func (f *Follower) Run(ctx context.Context) {
 			failing = true
 			f.cfg.Log.Warn("a bucket cannot be read", slog.String("bucket", f.cfg.Name), slog.String("error", err.Error()))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, most)
+		wait.Sleep(ctx, 0)
 	}
 }
 
