@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -235,8 +235,7 @@ func (d *DroppedFields) WriteBack() error {
 	case d.MetadataOnly:
 		return fmt.Errorf("%w: everything but metadata", ErrDroppedFields)
 	}
-	lost := slices.DeleteFunc(slices.Clone(d.Paths), func(path string) bool { return path == "metadata.managedFields" })
-	if len(lost) > 0 {
+	if lost := delta.RemovedByWrite(d.Paths); len(lost) > 0 {
 		return fmt.Errorf("%w: %s", ErrDroppedFields, strings.Join(lost, ", "))
 	}
 	return nil

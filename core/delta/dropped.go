@@ -1,5 +1,7 @@
 package delta
 
+import "slices"
+
 // EverythingButMetadata is the path of all fields but kind, apiVersion and metadata, as a mirror of
 // metadata alone leaves them out.
 const EverythingButMetadata = "*"
@@ -17,3 +19,9 @@ const (
 	nothingDropped  = "."
 	maxDroppedPaths = 128
 )
+
+// RemovedByWrite are those of the paths that writing an object back would remove at the API server,
+// which keeps managed fields by itself.
+func RemovedByWrite(dropped []string) []string {
+	return slices.DeleteFunc(slices.Clone(dropped), func(path string) bool { return path == ManagedFields })
+}

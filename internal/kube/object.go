@@ -39,7 +39,7 @@ type Transform struct {
 
 // Dropped are the paths of the fields that objects of the transform lack; never nil.
 func (t *Transform) Dropped() []string {
-	paths := slices.Clone(t.Drop)
+	paths := append([]string{}, t.Drop...)
 	if !t.KeepManagedFields {
 		paths = append(paths, delta.ManagedFields)
 	}
@@ -47,7 +47,7 @@ func (t *Transform) Dropped() []string {
 		paths = append(paths, delta.LastApplied)
 	}
 	slices.Sort(paths)
-	return slices.Compact(append([]string{}, paths...))
+	return slices.Compact(paths)
 }
 
 // Normalize turns an object as the API server sent it into the canonical payload: kind and

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -178,9 +177,7 @@ func lacks(c *indexv1.CollectionStatus) string {
 	if d.GetMetadataOnly() {
 		return "all but metadata"
 	}
-	return show.Dash(strings.Join(slices.DeleteFunc(slices.Clone(d.GetPaths()), func(path string) bool {
-		return path == delta.ManagedFields
-	}), ","))
+	return show.Dash(strings.Join(delta.RemovedByWrite(d.GetPaths()), ","))
 }
 
 func collectionState(c *indexv1.CollectionStatus) string {
