@@ -141,6 +141,12 @@ func TestAnIndexThatIsAwayOrRestartsEndsNoPod(t *testing.T) {
 		}
 		return 0
 	}
+	w.eventually("the agent knows the third", func() string {
+		if restarts() == 0 {
+			return "it was not restarted"
+		}
+		return ""
+	})
 	w.stopIndex()
 	before := restarts()
 	w.eventually("containers are restarted while the index is away", func() string {
