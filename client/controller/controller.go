@@ -94,9 +94,7 @@ func (c *Controller) watch(w *watched, s []Selection) *Controller {
 	}
 	if len(s) > 0 {
 		w.selection = s[0]
-		if len(w.selection.Fields) > 0 && w.role == roleMapped {
-			w.view, w.fields = 0, w.selection.Fields
-		}
+		w.choose()
 	}
 	c.watches = append(c.watches, w)
 	return c

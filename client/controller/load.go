@@ -153,14 +153,25 @@ func (f *follower) take(ctx context.Context, s step) {
 // object's namespace as well.
 func (f *follower) keysOf(s step) (keys []string, unsure bool, err error) {
 	w := f.w
-	switch w.role {
-	case roleOwned:
+	concerns, err := w.concerns(s)
+	if err != nil {
+		f.t.c.emit(Event{Kind: EventMapperPanicked, Collection: w.collection, Key: s.change.Object.Key, Err: err})
+	}
+	switch {
+	case w.role == roleOwned:
 		now, err := w.ownerKeys(s.change.Object)
 		if err != nil {
 			return nil, false, err
 		}
 		keys, unsure = f.owners.take(s, now)
-	case roleMapped:
+		if !concerns {
+			if was, err := w.ownerKeys(*s.change.Previous); err == nil && slices.Equal(was, now) {
+				return nil, false, nil
+			}
+		}
+	case !concerns:
+		return nil, false, nil
+	case w.role == roleMapped:
 		requests, err := w.mapped(*s.change)
 		if err != nil {
 			return nil, false, err

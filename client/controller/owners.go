@@ -93,7 +93,7 @@ func plural(kind string) string {
 
 // load reads who owns what, at least as of the position that is gone on from.
 func (o *owners) load(ctx context.Context, c *Controller, w *watched, least client.Revision) error {
-	list := w.list(0)
+	list := w.list(w.view)
 	list.Fields, list.AtLeast = w.fields, least
 	objects, at, err := c.index.List(ctx, w.collection, list)
 	if err != nil {

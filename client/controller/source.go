@@ -52,7 +52,7 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 	}
 	o := client.WatchOptions{
 		Namespaces: w.selection.Namespaces, Labels: w.selection.Labels, FieldSelector: w.selection.FieldSelector,
-		View: w.view, Fields: w.fields, Resume: resume, AtLeast: least, Log: s.c.o.Log,
+		View: w.view, Fields: w.fields, Previous: w.previous(), Resume: resume, AtLeast: least, Log: s.c.o.Log,
 		OnRetry: func(r client.WatchRetry) {
 			if r.Attempt > 1 || !errors.Is(r.Err, client.ErrStreamEnded) { // else connections are spread again
 				s.c.watchFailed(w, r.Err)
@@ -76,7 +76,7 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 		case client.EventInitialEnd:
 			st.whole = true
 		case client.EventAdded, client.EventUpdated, client.EventDeleted:
-			st.change = &Change{Object: e.Object, Deleted: e.Type == client.EventDeleted}
+			st.change = &Change{Object: e.Object, Previous: e.Previous, Deleted: e.Type == client.EventDeleted}
 			st.added, st.folded = e.Type == client.EventAdded, e.Coalesced
 			if epoch := e.Position.ObjectEpoch(); epoch != 0 && e.Object.ResourceVersion != "" {
 				st.at = client.Revision{Epoch: epoch, RV: e.Object.ResourceVersion}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"runtime/debug"
+	"slices"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -46,6 +48,37 @@ func (w *watched) resolved(full string, o Options) error {
 	return nil
 }
 
+// choose sets what is sent of objects. Only mappers and predicates look into them.
+func (w *watched) choose() {
+	if w.role != roleMapped && w.selection.When == nil {
+		return
+	}
+	if len(w.selection.Fields) == 0 {
+		w.view, w.fields = client.ViewMetadata, nil
+		return
+	}
+	w.view, w.fields = 0, w.selection.Fields
+	if w.role == roleOwned && !slices.ContainsFunc(w.fields, func(f string) bool { return f == "metadata" || f == ownerFields[0] }) {
+		w.fields = slices.Concat(w.fields, ownerFields)
+	}
+}
+
+// previous: somebody wants to know how an object was before a change.
+func (w *watched) previous() bool { return w.role == roleMapped || w.selection.When != nil }
+
+// concerns asks the predicate about a step.
+func (w *watched) concerns(s step) (yes bool, err error) {
+	if w.selection.When == nil || s.added || s.folded || s.change.Deleted || s.change.Previous == nil {
+		return true, nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			yes, err = true, &PanicError{Collection: w.collection, Key: s.change.Object.Key, Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return w.selection.When(*s.change), nil
+}
+
 // part names the collection in [Controller.Ready].
 func (w *watched) part() string { return "watch of " + w.collection }
 
@@ -67,7 +100,7 @@ func identify(all []*watched) {
 	}
 }
 
-// PanicError is a panic of a [Mapper].
+// PanicError is a panic of a [Mapper] or a [Predicate].
 type PanicError struct {
 	// Collection and Key are of the change.
 	Collection, Key string
@@ -76,5 +109,5 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("controller: mapper of %s panicked at %s: %v", e.Collection, e.Key, e.Value)
+	return fmt.Sprintf("controller: mapper or predicate of %s panicked at %s: %v", e.Collection, e.Key, e.Value)
 }
