@@ -32,6 +32,9 @@ const (
 	EventMapperPanicked EventKind = "mapper_panicked"
 	// EventBadKey: a change or the queue named a key that no request can be of.
 	EventBadKey EventKind = "bad_key"
+	// EventDeletionUnseen: ten minutes after a reconcile had an object deleted the index still
+	// shows it. Reads of its collection do not wait for that any more.
+	EventDeletionUnseen EventKind = "deletion_unseen"
 	// EventReconcileFailed: a reconcile returned an error.
 	EventReconcileFailed EventKind = "reconcile_failed"
 	// EventReconcilePanicked: a reconcile panicked; its key runs again with back-off.
@@ -58,7 +61,7 @@ type Event struct {
 var logged = map[EventKind]slog.Level{
 	EventLeading: slog.LevelInfo, EventLed: slog.LevelInfo, EventSweep: slog.LevelInfo, EventGap: slog.LevelInfo,
 	EventCollectionMissing: slog.LevelWarn, EventNotSynced: slog.LevelInfo, EventIndexFailed: slog.LevelWarn, EventQueueFailed: slog.LevelWarn,
-	EventMapperPanicked: slog.LevelError, EventBadKey: slog.LevelError, EventReconcileOverran: slog.LevelError, EventLeaseLost: slog.LevelWarn,
+	EventDeletionUnseen: slog.LevelError, EventMapperPanicked: slog.LevelError, EventBadKey: slog.LevelError, EventReconcileOverran: slog.LevelError, EventLeaseLost: slog.LevelWarn,
 }
 
 // emit makes an event known.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime/debug"
 	"sync"
@@ -15,10 +16,14 @@ import (
 
 // run is what one reconcile has to see, and what it read and wrote.
 type run struct {
-	mu    sync.Mutex
-	least client.Barrier
-	read  client.Reading
-	wrote client.Barrier
+	item client.Item
+
+	mu     sync.Mutex // guards the rest
+	least  client.Barrier
+	read   client.Reading
+	wrote  client.Barrier
+	gone   []gone // what was deleted, and no index is known to have seen
+	forgot bool   // there was more than that, and the queue still keeps it
 }
 
 type runKey struct{}
@@ -52,9 +57,14 @@ func (c *Controller) reconcile(ctx context.Context, item client.Item) (res clien
 		c.emit(Event{Kind: EventBadKey, Key: item.Key, Err: err})
 		return client.Result{}, client.Terminal(fmt.Errorf("controller: %w", err))
 	}
-	r := &run{least: maps.Clone(item.Barrier), read: client.Reading{}, wrote: client.Barrier{}}
+	r := &run{item: item, least: maps.Clone(item.Barrier), read: client.Reading{}, wrote: client.Barrier{}}
 	if r.least == nil {
 		r.least = client.Barrier{}
+	}
+	if len(item.State) > 0 {
+		if err := json.Unmarshal(item.State, &r.gone); err != nil {
+			return client.Result{}, fmt.Errorf("controller: state of %s: %w", item.Key, err)
+		}
 	}
 	watch := context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); errors.Is(cause, client.ErrTimeout) || errors.Is(cause, client.ErrLeaseLost) {
@@ -71,6 +81,11 @@ func (c *Controller) reconcile(ctx context.Context, item client.Item) (res clien
 		res.ReadAt, res.Wrote = r.read, r.wrote // also of a run that failed: the next one sees its writes
 	}()
 	out, err := c.rec(context.WithValue(ctx, runKey{}, r), Requests(item.Key)[0])
+	if r.forgot && ctx.Err() == nil {
+		if err := c.keepGone(ctx, r); err != nil { // what stays is looked for once more
+			c.o.Log.DebugContext(ctx, "state was not cleared", slog.String("key", item.Key), slog.Any("error", err))
+		}
+	}
 	if err == nil && out.RequeueAfter < 0 {
 		err = fmt.Errorf("controller: the reconciler asks to be run after %v, which is negative", out.RequeueAfter)
 	}
@@ -85,6 +100,9 @@ func (c *Controller) Find(ctx context.Context, collection, key string) (*client.
 		return nil, err
 	}
 	r := runOf(ctx)
+	if err := c.unseen(ctx, r, full); err != nil {
+		return nil, err
+	}
 	obj, at, err := c.index.Find(ctx, full, key, client.ReadOptions{AtLeast: r.atLeast(full)})
 	if err != nil {
 		return nil, err
@@ -104,6 +122,9 @@ func (c *Controller) Objects(ctx context.Context, collection string, o client.Li
 		return nil, err
 	}
 	r := runOf(ctx)
+	if err := c.unseen(ctx, r, full); err != nil {
+		return nil, err
+	}
 	if least := r.atLeast(full); least.Compare(o.AtLeast) > 0 {
 		o.AtLeast = least
 	}
