@@ -137,6 +137,11 @@ race: deps ## the tests of PKG with the race detector, PKG=./services/queue/... 
 	go test -race -vet=off -short -shuffle=on -count=1 -p 3 -timeout $(TIMEOUT) \
 	  $$(go list $(PKG) | grep -vE '/test/(system|node|chaos|consistency|failover)$$')
 
+.PHONY: example-test
+example-test: deps ## the controller of examples/go-controller in three replicas; on a real API server too with DELTAPLANE_KUBE=1
+	cd examples/go-controller && go vet ./...
+	DELTAPLANE_EXAMPLE=1 go test -vet=off -count=1 -timeout $(TIMEOUT) -run ExampleController ./test/system
+
 fuzz: deps ## every fuzz target for FUZZTIME each
 	@set -e; for pkg in $$(go list $(PKG)); do \
 	  dir=$$(go list -f '{{.Dir}}' $$pkg); \

@@ -63,7 +63,7 @@ var unwords = []unword{
 	private("unfit", "unsuitable"),
 	private("afford", "admit"),
 	private("hazed", "stale"),
-	private("spoil", "invalid, or damaged", ".ci/"),
+	private("spoil", "invalid, or damaged"),
 	private("handicap", "delay"),
 	private("letOthers", "yield"),
 	private("bury", "write a tombstone, or mark dead"),

@@ -1,17 +1,20 @@
-// Command go-controller keeps a ConfigMap for each pod that says where the pod runs. It is the
-// controller of docs/tutorial.md, a module of its own: it imports the public client alone, and
-// runs in as many replicas as you start.
+// Command go-controller keeps a page, a ConfigMap, for each Site, a custom resource, and archives
+// it before the Site goes. It is the controller of docs/tutorial.md, a module of its own: of
+// Deltaplane it imports the public client alone, and it runs in as many replicas as you start.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
@@ -30,10 +33,27 @@ func main() {
 func run(ctx context.Context) error {
 	indexAddr := flag.String("index", "127.0.0.1:7441", "address of the index")
 	queueAddr := flag.String("queue", "127.0.0.1:7442", "address of the queue")
+	cluster := flag.String("cluster", "dev", "name of the cluster in the index")
 	apiURL := flag.String("api", "http://127.0.0.1:7448", "URL of the API server that is written to")
+	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file of that API server, in place of -api")
 	health := flag.String("health", "", "address of the health probe; empty for none")
+	verbose := flag.Bool("v", false, "log every read and write, as JSON")
 	flag.Parse()
-
+	if *verbose {
+		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	}
+	if *kubeconfig != "" {
+		*apiURL = ""
+	}
+	config, err := clientcmd.BuildConfigFromFlags(*apiURL, *kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // the queue's rate limiter is enough
+	api, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	index, err := client.Dial(*indexAddr, client.DialConfig{})
 	if err != nil {
 		return err
@@ -45,45 +65,15 @@ func run(ctx context.Context) error {
 	}
 	defer queue.Close()
 
-	ctl := controller.New(index, queue, controller.Options{Name: "pod-notes"}).For("pods").Owns("configmaps")
+	ctl := controller.New(index, queue, controller.Options{Name: "sites", Cluster: *cluster}).For(sites.collection).Owns(configMaps.collection)
 	if *health != "" {
 		go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(*health, ctl.Health())) }()
 	}
-	notes := &notes{ctl: ctl, api: api{*apiURL}}
-	return ctl.Run(ctx, notes.reconcile)
-}
-
-// notes is the controller: what a pod asks for is a ConfigMap of its name.
-type notes struct {
-	ctl *controller.Controller
-	api api
-}
-
-func (n *notes) reconcile(ctx context.Context, req controller.Request) (controller.Result, error) {
-	pod, err := controller.Get[object](ctx, n.ctl, "pods", req.Key())
-	if errors.Is(err, client.ErrKeyNotFound) {
-		return controller.Result{}, nil // the API server collects what the pod owned
-	}
-	if err != nil {
-		return controller.Result{}, err
-	}
-	if pod.Metadata.DeletionTimestamp != "" {
-		return controller.Result{}, nil
-	}
-	note, err := controller.Get[object](ctx, n.ctl, "configmaps", req.Key())
-	if err != nil && !errors.Is(err, client.ErrKeyNotFound) {
-		return controller.Result{}, err
-	}
-	want := noteOf(pod)
-	if note != nil && note.Data["node"] == want.Data["node"] {
-		return controller.Result{}, nil
-	}
-	if note != nil { // a note that somebody changed since it was read is a conflict, and comes again
-		want.Metadata.ResourceVersion = note.Metadata.ResourceVersion
-	}
-	written, err := n.api.write(ctx, want)
-	if err != nil {
-		return controller.Result{}, err
-	}
-	return controller.Result{}, n.ctl.Wrote(ctx, "configmaps", written.Metadata.ResourceVersion)
+	p := publisher{writer{api, ctl}}
+	return ctl.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) {
+		slog.DebugContext(ctx, "begins", slog.String("key", req.Key()))
+		result, err := p.reconcile(ctx, req)
+		slog.DebugContext(ctx, "ends", slog.String("key", req.Key()), slog.Any("error", err))
+		return result, err
+	})
 }

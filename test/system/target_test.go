@@ -144,14 +144,18 @@ func eventually(t *testing.T, limit time.Duration, what string, check func(conte
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := check(ctx)
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil { // the end of the time alone says nothing
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, limit, err)
+			t.Fatalf("%s: not within %s: %v", what, limit, last)
 		case <-tick.C:
 		}
 	}
