@@ -195,7 +195,7 @@ type door struct {
 }
 
 var doors = []door{
-	{"github.com/nats-io/", []string{"internal/stream", "internal/embedded", "bench"}, "NATS has one door, so that the log's five rules live in one place"},
+	{"github.com/nats-io/", []string{"internal/stream", "internal/embedded", "client/deltalog", "bench"}, "NATS has one door, so that the log's five rules live in one place; client/deltalog takes the options of a connection"},
 	{"github.com/redis/", []string{"services/queue/redis", "internal/embedded/embeddedtest", "bench"}, "Redis has one door: its scripts are the queue's atomicity"},
 	{"k8s.io/client-go/", []string{"internal/kube", "bench"}, "the API server has one door: payloads pass as bytes and are decoded nowhere else"},
 	// apimachinery is not listed: its selectors are the grammar that the index promises.

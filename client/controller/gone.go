@@ -34,8 +34,8 @@ type gone struct {
 // Deleted says that the API server answered that an object is gone: the answer to its deletion was
 // not the object, or the context's reconcile removed its last finalizer. Such answers have no
 // resource version of the deletion. The reconcile's later reads of the collection wait until the
-// index does not show that UID any more, and so do those of the key's next run, on any replica, even
-// if this one dies. A deletion that is only requested, of an object with finalizers or a grace
+// index does not show that UID any more, and so do those of the key's next run, on any replica,
+// even if this one dies. A deletion that is only requested, of an object with finalizers or a grace
 // period, is a write: pass the version of the answer to [Controller.Wrote]. An error says that this
 // cannot be promised: return it from the reconciler.
 //

@@ -32,21 +32,6 @@ func TestTheZeroConfigIsValidAndFaultsAreReportedTogether(t *testing.T) {
 	}
 }
 
-func TestConsumerNamesAreLegalAndDistinct(t *testing.T) {
-	t.Parallel()
-	seen := map[string]string{}
-	for _, cluster := range []string{"dev", "a.b", "a-b", "a_b", "ä"} {
-		name := consumerName("controllers", cluster, "job")
-		if other, ok := seen[name]; ok {
-			t.Errorf("%q and %q are both called %q", cluster, other, name)
-		}
-		seen[name] = cluster
-		if strings.ContainsAny(name, ". *>/\\") {
-			t.Errorf("%q is not a legal name", name)
-		}
-	}
-}
-
 func TestAJobsResultBecomesTheWorkers(t *testing.T) {
 	t.Parallel()
 	a := &jobAdapter{jobs: "dev/jobs.v1.batch", pods: "dev/pods.v1"}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -32,7 +33,7 @@ import (
 type flow struct {
 	t            *testing.T
 	kube         *kube.Client
-	stream       *stream.Conn
+	deltas       *deltalog.Conn
 	index, queue *grpc.ClientConn
 	queueAddr    string
 	natsURL      string
@@ -142,7 +143,9 @@ func (f *flow) start() {
 	nats := embeddedtest.NATS(f.t)
 	f.log = newPipe(f.t, strings.TrimPrefix(nats.URL(), "nats://"))
 	f.natsURL = "nats://" + f.log.lis.Addr().String()
-	f.stream = f.connect(f.natsURL)
+	f.deltas = reached(f, func() (*deltalog.Conn, error) {
+		return deltalog.Connect(f.t.Context(), deltalog.Config{URL: f.natsURL})
+	})
 	f.startReflector()
 	f.indexAddr = "127.0.0.1:0"
 	f.startIndex()
@@ -157,14 +160,14 @@ func (f *flow) startReflector() {
 	r, err := reflector.New(reflector.Config{
 		Resources: f.resources, LivenessEvery: livenessEvery,
 		LeaseTTL: 10 * time.Second, // a busy machine must not depose it
-	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
+	}, f.connect(), f.kube, f.telemetry("reflector"))
 	f.ok(err)
 	f.stopReflector = f.run("reflector", r)
 }
 
 func (f *flow) startIndex() {
 	f.t.Helper()
-	x, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{Listen: f.indexAddr}}, f.connect(f.natsURL), f.telemetry("indexer"))
+	x, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{Listen: f.indexAddr}}, f.connect(), f.telemetry("indexer"))
 	f.ok(err)
 	f.stopIndex = f.run("indexer", x)
 	f.indexAddr, err = x.Addr(f.t.Context())
@@ -182,12 +185,18 @@ func (f *flow) startQueue() {
 	f.ok(err)
 }
 
-func (f *flow) connect(url string) *stream.Conn {
+func (f *flow) connect() *stream.Conn {
+	return reached(f, func() (*stream.Conn, error) {
+		return stream.Connect(f.t.Context(), stream.Config{URL: f.natsURL, Log: slog.New(slog.DiscardHandler)})
+	})
+}
+
+// reached is a connection to NATS, however long that takes.
+func reached[C interface{ Close() }](f *flow, connect func() (C, error)) (conn C) {
 	f.t.Helper()
-	var conn *stream.Conn
 	f.eventually("a connection to NATS", func() string {
 		var err error
-		if conn, err = stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if conn, err = connect(); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -210,7 +219,7 @@ func (f *flow) controllers(name string, mod func(*Config)) (*Service, func()) {
 	if mod != nil {
 		mod(&cfg)
 	}
-	s, err := New(cfg, Deps{Stream: f.stream, Kube: f.kube, Index: f.index, Queue: f.queue, Telemetry: f.telemetry(name)})
+	s, err := New(cfg, Deps{Log: f.deltas, Kube: f.kube, Index: f.index, Queue: f.queue, Telemetry: f.telemetry(name)})
 	f.ok(err)
 	return s, f.run(name, s)
 }

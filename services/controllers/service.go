@@ -12,17 +12,17 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
-	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
 
 // Deps are what the service is built on. The caller closes them after Run.
 type Deps struct {
-	// Stream is the delta log.
-	Stream *stream.Conn
+	// Log is the delta log.
+	Log *deltalog.Conn
 	// Kube is the API server that is written to.
 	Kube *kube.Client
 	// Index and Queue are connections to the services.
@@ -87,7 +87,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.admin.Ready("log", func(context.Context) error {
-		if !deps.Stream.Healthy() {
+		if !deps.Log.Healthy() {
 			return errors.New("not connected to NATS")
 		}
 		return nil
@@ -125,10 +125,7 @@ func (s *Service) add(name string) error {
 		},
 		OnSwept: s.metrics.sweptFor(name),
 	}
-	source := &logSource{conn: s.deps.Stream, cfg: stream.ConsumeConfig{
-		Name: consumerName("controllers", s.cfg.Cluster, name), Collections: tc.Collections(), HeadersOnly: true,
-	}}
-	if p.trigger, err = client.NewTrigger(q, s.index, source, &memory{conn: s.deps.Stream}, tc); err != nil {
+	if p.trigger, err = client.NewTrigger(q, s.index, s.deps.Log.Log(tc), s.deps.Log.Memory(), tc); err != nil {
 		return err
 	}
 	wc := client.WorkerConfig{

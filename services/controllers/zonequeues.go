@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,9 +50,23 @@ func ZoneQueue(cluster string, zone rules.Zone) string {
 		if s == "" {
 			return "-"
 		}
-		return consumerName(s)
+		return literal(s)
 	}
 	return cluster + "/nodelifecycle/" + part(zone.Region) + "/" + part(zone.Name)
+}
+
+// literal writes what is no letter and no digit as a code, so that different zones have
+// different names.
+func literal(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "_%02X", c)
+		}
+	}
+	return b.String()
 }
 
 // Add implements the port of the waiting nodes.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/embedded"
@@ -147,7 +148,7 @@ func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, e
 	if err != nil {
 		return nil, err
 	}
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
+	conn, err := deltalog.Connect(ctx, deltalog.Config{URL: cfg.NATS})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +163,7 @@ func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, e
 	s, err := controllers.New(controllers.Config{
 		Controllers: cfg.Controllers, Identity: cfg.Identity, Grace: 2 * time.Second,
 		Nodes: nodelifecycle.Rules{Grace: cfg.Grace, StartupGrace: cfg.Grace, Rate: new(cfg.Rate), SlowRate: new(cfg.Rate)},
-	}, controllers.Deps{Stream: conn, Kube: client, Index: index, Queue: queues, Telemetry: tel})
+	}, controllers.Deps{Log: conn, Kube: client, Index: index, Queue: queues, Telemetry: tel})
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +183,7 @@ func PlaneTelemetry(ctx context.Context, name string) (*telemetry.Telemetry, err
 }
 
 // closing stops a service, then its connection to the log.
-func closing(stop func() error, conn *stream.Conn) func() error {
+func closing(stop func() error, conn interface{ Close() }) func() error {
 	return func() error { defer conn.Close(); return stop() }
 }
 

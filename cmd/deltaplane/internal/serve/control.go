@@ -115,7 +115,7 @@ func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, lo
 		return &cli.UsageError{Err: err}
 	}
 	return withTelemetry(ctx, t, "controllers", func(tel *telemetry.Telemetry) error {
-		conn, err := log.connect(ctx, "controllers", tel.Log)
+		conn, err := log.connectReader(ctx, "controllers", tel.Log)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, lo
 			return err
 		}
 		defer queue.Close()
-		service, err := controllers.New(c.config, controllers.Deps{Stream: conn, Kube: client, Index: index, Queue: queue, Telemetry: tel})
+		service, err := controllers.New(c.config, controllers.Deps{Log: conn, Kube: client, Index: index, Queue: queue, Telemetry: tel})
 		if err != nil {
 			return err
 		}

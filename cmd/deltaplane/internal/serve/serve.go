@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
@@ -104,17 +105,31 @@ func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error 
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
 	c := n.config
 	c.Name, c.Log, c.Build = "deltaplane-"+service, log, cli.BuildVersion()
-	deadline := time.Now().Add(n.wait)
+	return reach(ctx, n.wait, log, func() (*stream.Conn, error) { return stream.Connect(ctx, c) })
+}
+
+// connectReader opens the log as a controller of anybody's does.
+func (n *natsFlags) connectReader(ctx context.Context, service string, log *slog.Logger) (*deltalog.Conn, error) {
+	c := deltalog.Config{
+		URL: n.config.URL, Credentials: n.config.Credentials, Options: n.config.Options, Name: "deltaplane-" + service,
+		Replicas: n.config.Replicas, TombstoneTTL: n.config.TombstoneTTL, Log: log,
+	}
+	return reach(ctx, n.wait, log, func() (*deltalog.Conn, error) { return deltalog.Connect(ctx, c) })
+}
+
+// reach tries for a while to reach NATS.
+func reach[C any](ctx context.Context, wait time.Duration, log *slog.Logger, connect func() (C, error)) (none C, err error) {
+	deadline := time.Now().Add(wait)
 	for attempt := 0; ; attempt++ {
-		conn, err := stream.Connect(ctx, c)
+		conn, err := connect()
 		if err == nil {
 			return conn, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return none, ctx.Err()
 		}
 		if time.Now().After(deadline) {
-			return nil, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
+			return none, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
 		}
 		// Services may start in any order, also before the server they need.
 		if attempt%warnEvery == 0 {
@@ -122,7 +137,7 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return none, ctx.Err()
 		case <-time.After(connectRetry):
 		}
 	}
