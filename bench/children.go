@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/deltaplane/deltaplane/bench/adopt"
 	"github.com/deltaplane/deltaplane/bench/agent"
 	"github.com/deltaplane/deltaplane/bench/index"
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
@@ -21,6 +22,7 @@ func servants() map[string]harness.MakeServant {
 		"informer":  system.InformerServer,
 		"worker":    queue.WorkerChild,
 		"plane":     plane.PlaneServer,
+		"operator":  adopt.OperatorServer,
 		"runtime":   agent.RuntimeServer,
 		"agent":     agent.AgentServer,
 		"source":    system.SourceServer,

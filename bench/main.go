@@ -23,6 +23,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/deltaplane/deltaplane/bench/adopt"
 	"github.com/deltaplane/deltaplane/bench/agent"
 	"github.com/deltaplane/deltaplane/bench/drive"
 	"github.com/deltaplane/deltaplane/bench/index"
@@ -56,5 +57,5 @@ func main() {
 
 // families lists what can be run.
 func families() []harness.Family {
-	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family()}
+	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family()}
 }

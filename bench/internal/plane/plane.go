@@ -34,6 +34,7 @@ type PlaneConfig struct {
 	Index string `json:"index"`
 	Queue string `json:"queue"`
 
+	Reflector string `json:"-"` // its address, to whom starts the plane
 	// Kubeconfig of a real API server; none for a dev cluster.
 	Kubeconfig string `json:"kubeconfig"`
 
@@ -132,11 +133,15 @@ func planeReflector(ctx context.Context, cfg PlaneConfig) (*harness.Servant, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := reflector.New(reflector.Config{Resources: reflector.DefaultResources(), LivenessEvery: cfg.Liveness}, conn, client, tel)
+	s, err := reflector.New(reflector.Config{
+		RPC: rpc.ServerConfig{Listen: "127.0.0.1:0"}, Resources: reflector.DefaultResources(), LivenessEvery: cfg.Liveness,
+	}, conn, client, tel)
 	if err != nil {
 		return nil, err
 	}
-	return &harness.Servant{Stop: closing(harness.InBackground(ctx, s.Run), conn)}, nil
+	stop := harness.InBackground(ctx, s.Run)
+	addr, err := s.Addr(ctx)
+	return &harness.Servant{Info: addr, Stop: closing(stop, conn)}, err
 }
 
 func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) {
@@ -232,14 +237,10 @@ func (p *Plane) Start(ctx context.Context) error {
 	for _, s := range []struct {
 		part string
 		info *string
-	}{{"nats", &p.Cfg.NATS}, {"queue", &p.Cfg.Queue}, {"indexer", &p.Cfg.Index}, {"reflector", nil}} {
+	}{{"nats", &p.Cfg.NATS}, {"queue", &p.Cfg.Queue}, {"indexer", &p.Cfg.Index}, {"reflector", &p.Cfg.Reflector}} {
 		cfg := p.Cfg
 		cfg.Part, cfg.Dir = s.part, filepath.Join(p.dir, s.part)
-		var info any
-		if s.info != nil {
-			info = s.info
-		}
-		c, err := p.b.Spawn(ctx, "plane", harness.Place{}, cfg, info)
+		c, err := p.b.Spawn(ctx, "plane", harness.Place{}, cfg, s.info)
 		if err != nil {
 			return err
 		}
