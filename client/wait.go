@@ -30,10 +30,8 @@ const startUp = 30 * time.Second
 // warning logs what goes on failing: when it begins, when the reason changes,
 // and once a minute. The zero value is ready.
 type warning struct {
-	last  string
-	level slog.Level
-	began time.Time
-	at    time.Time
+	began  time.Time
+	report attempt.Report
 }
 
 func (c *warning) log(log *slog.Logger, msg string, err error, attrs ...any) {
@@ -46,10 +44,9 @@ func (c *warning) log(log *slog.Logger, msg string, err error, attrs ...any) {
 			level = slog.LevelInfo
 		}
 	}
-	if err.Error() == c.last && now.Sub(c.at) < time.Minute && level == c.level {
+	if !c.report.Due(level.String() + err.Error()) {
 		return
 	}
-	c.last, c.at, c.level = err.Error(), now, level
 	//nolint:forbidigo,sloglint // no trace belongs to it, and the callers' messages are constants
 	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...)
 }

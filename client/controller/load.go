@@ -79,19 +79,12 @@ type follower struct {
 	epoch  uint64 // of the last step
 	// ready: the owners are known as of the position. swept: a gap makes every key due.
 	ready, swept bool
-	refused      refusal
-}
-
-// refusal is what a watch was last refused with, and when that was logged.
-type refusal struct {
-	text string
-	at   time.Time
+	refused      attempt.Report
 }
 
 // failed makes known that a watch was refused, in the log once a minute.
 func (f *follower) failed(err error) {
-	if text := err.Error(); text != f.refused.text || time.Since(f.refused.at) > time.Minute {
-		f.refused = refusal{text, time.Now()}
+	if f.refused.Due(err.Error()) {
 		f.t.c.o.Log.Warn("watch was refused", slog.String("collection", f.w.collection), slog.Any("error", err))
 	}
 	f.t.c.watchFailed(f.w, err)

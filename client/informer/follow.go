@@ -71,8 +71,7 @@ type follower[T any] struct {
 	position client.Position
 	told     uint64 // epoch of what the server was last told to be known
 
-	refusal string // why the watch was refused when that was last logged
-	warned  time.Time
+	refusals attempt.Report
 }
 
 // refusedOver and refusedTo bound the wait after a request that was refused: the
@@ -104,10 +103,12 @@ func (i *Shared[T]) follow(ctx context.Context) {
 // warn logs a watch that was refused: at first, when the reason changes and once a
 // minute. One that broke is logged by the client.
 func (i *Shared[T]) warn(err error, n int) {
-	if n > 1 && i.refusal == err.Error() && time.Since(i.warned) < time.Minute {
+	if n == 1 {
+		i.refusals = attempt.Report{} // it worked before
+	}
+	if !i.refusals.Due(err.Error()) {
 		return
 	}
-	i.refusal, i.warned = err.Error(), time.Now()
 	i.cfg.Log.Warn("informer cannot follow its collection", slog.String("informer", i.name), slog.String("collection", i.cfg.Collection), slog.Any("error", err))
 }
 
