@@ -57,6 +57,9 @@ func New(index, queue grpc.ClientConnInterface, o Options) *Controller {
 	}
 	c.names.index, c.names.cluster = c.index, o.Cluster
 	c.source = &indexSource{c}
+	if o.Deltas != nil {
+		c.source = &logSource{c, c.source}
+	}
 	c.health.set("start", errors.New("the controller does not run"))
 	return c
 }

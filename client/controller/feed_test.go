@@ -25,7 +25,11 @@ func (r *rig) fill(n int, value string) map[string]string {
 
 func TestThreeReplicasReconcileEachChangeOnceAndOneThatJoinsAddsNothing(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods"), newLedger()
+	onEachSource(t, threeReplicasReconcileEachChangeOnceAndOneThatJoinsAddsNothing, "pods")
+}
+
+func threeReplicasReconcileEachChangeOnceAndOneThatJoinsAddsNothing(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(40, "0")
 	a, b, c := r.replica("a", forPods, l.reconcile, nil), r.replica("b", forPods, l.reconcile, nil), r.replica("c", forPods, l.reconcile, nil)
 	r.ready(a, b, c)
@@ -65,7 +69,11 @@ func TestThreeReplicasReconcileEachChangeOnceAndOneThatJoinsAddsNothing(t *testi
 
 func TestAnotherReplicaGoesOnWhereALeaderDied(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods"), newLedger()
+	onEachSource(t, anotherReplicaGoesOnWhereALeaderDied, "pods")
+}
+
+func anotherReplicaGoesOnWhereALeaderDied(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(30, "0")
 	all := []*replica{r.replica("a", forPods, l.reconcile, nil), r.replica("b", forPods, l.reconcile, nil), r.replica("c", forPods, l.reconcile, nil)}
 	r.ready(all...)
@@ -133,7 +141,11 @@ func TestChangesWhileTheIndexIsDownAreNotLost(t *testing.T) {
 
 func TestEveryKeyIsAddedAgainWhenTheQueueLostItsStore(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods"), newLedger()
+	onEachSource(t, everyKeyIsAddedAgainWhenTheQueueLostItsStore, "pods")
+}
+
+func everyKeyIsAddedAgainWhenTheQueueLostItsStore(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(20, "0")
 	a, b := r.replica("a", forPods, l.reconcile, nil), r.replica("b", forPods, l.reconcile, nil)
 	r.ready(a, b)
@@ -161,7 +173,11 @@ func TestEveryKeyIsAddedAgainWhenTheQueueLostItsStore(t *testing.T) {
 
 func TestANewEpochAddsEveryKey(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods", "nodes"), newLedger()
+	onEachSource(t, aNewEpochAddsEveryKey, "pods", "nodes")
+}
+
+func aNewEpochAddsEveryKey(t *testing.T, r *rig) {
+	l := newLedger()
 	r.put("nodes", "n1", "1")
 	want := r.fill(5, "0")
 	p := r.replica("a", func(c *controller.Controller) {
@@ -187,7 +203,11 @@ func TestANewEpochAddsEveryKey(t *testing.T) {
 
 func TestTheRoundsOfAResyncAddEveryKey(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods"), newLedger()
+	onEachSource(t, theRoundsOfAResyncAddEveryKey, "pods")
+}
+
+func theRoundsOfAResyncAddEveryKey(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(3, "0")
 	r.replica("a", forPods, l.reconcile, func(o *controller.Options) { o.Resync = time.Second })
 	l.shows(r, want)

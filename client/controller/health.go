@@ -40,7 +40,13 @@ func (h *health) err() error {
 
 // Ready is nil while the replica works on keys and can lead the feed, and while it leads,
 // follows every collection. Otherwise it says what is wrong.
-func (c *Controller) Ready() error { return c.health.err() }
+func (c *Controller) Ready() error {
+	err := c.health.err()
+	if c.o.Deltas != nil && !c.o.Deltas.Healthy() {
+		err = errors.Join(err, errors.New("not connected to the delta log"))
+	}
+	return err
+}
 
 // Health answers a probe: 200 while [Controller.Ready] is nil, else 503 and why.
 func (c *Controller) Health() http.Handler {

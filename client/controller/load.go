@@ -92,7 +92,7 @@ func (f *follower) failed(err error) {
 
 // prepare reads who owns what, where the changes will not tell.
 func (f *follower) prepare(ctx context.Context, from position) error {
-	if f.w.role != roleOwned || from == "" || f.ready {
+	if f.w.role != roleOwned || f.w.onLog || from == "" || f.ready {
 		return nil
 	}
 	err := f.owners.load(ctx, f.t.c, f.w, f.t.c.saw(f.w.collection, client.Revision{}))
@@ -151,6 +151,8 @@ func (f *follower) keysOf(s step) (keys []string, unsure bool, err error) {
 		f.t.c.emit(Event{Kind: EventMapperPanicked, Collection: w.collection, Key: s.change.Object.Key, Err: err})
 	}
 	switch {
+	case w.role == roleOwned && s.owned != nil:
+		keys, unsure = w.loggedOwners(s.change.Object.Key, s.owned), s.owned.unsure
 	case w.role == roleOwned:
 		now, err := w.ownerKeys(s.change.Object)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 )
 
 // Options say how a [Controller] works. Name must be set.
@@ -52,6 +53,11 @@ type Options struct {
 	StartTimeout time.Duration
 	// Queue is how the queue behaves: its back-off, partitions and durability.
 	Queue client.QueueConfig
+	// Deltas, where set, is the delta log: For and Owns then follow it in place of watches of the
+	// index, where they have no [Selection]. What is promised is the same. All replicas should agree,
+	// since a leader of the other kind reads every collection from its state. The caller closes it
+	// after Run.
+	Deltas *deltalog.Conn
 	// Log receives the events, and failures of connections. Default: slog.Default().
 	Log *slog.Logger
 	// Tracer makes a span for each reconcile. Default: none.

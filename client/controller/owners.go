@@ -46,11 +46,7 @@ func (w *watched) ownerKeys(obj client.Object) ([]string, error) {
 	var keys []string
 	for _, ref := range o.Metadata.Owners {
 		if w.ownedBy.is(ref) {
-			namespace := delta.Key(obj.Key).Namespace()
-			if w.ownedBy.clusterScoped {
-				namespace = ""
-			}
-			keys = append(keys, string(delta.NewKey(namespace, ref.Name)))
+			keys = append(keys, w.ownedBy.key(obj.Key, ref.Name))
 		}
 	}
 	return keys, nil
@@ -67,13 +63,22 @@ func (k ownerKind) is(ref ownerReference) bool {
 	if !grouped {
 		group = ""
 	}
-	if group != k.group {
-		return false
-	}
+	return group == k.group && k.isKind(ref.Kind)
+}
+
+func (k ownerKind) isKind(kind string) bool {
 	if k.kind != "" {
-		return ref.Kind == k.kind
+		return kind == k.kind
 	}
-	return plural(ref.Kind) == k.resource
+	return plural(kind) == k.resource
+}
+
+// key is that of the owner of an object.
+func (k ownerKind) key(object, name string) string {
+	if k.clusterScoped {
+		return name
+	}
+	return string(delta.NewKey(delta.Key(object).Namespace(), name))
 }
 
 // plural guesses a kind's resource as kubectl does.

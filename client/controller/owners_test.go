@@ -25,7 +25,11 @@ func (r *rig) runsAgain(l *ledger, what, key string, change func()) {
 
 func TestOwnersRunForWhatTheyOwnAndOwned(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods", "configmaps"), newLedger()
+	onEachSource(t, ownersRunForWhatTheyOwnAndOwned, "pods", "configmaps")
+}
+
+func ownersRunForWhatTheyOwnAndOwned(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(3, "0")
 	p := r.replica("a", owning, l.reconcile, nil)
 	l.shows(r, want)
@@ -45,7 +49,11 @@ func TestOwnersRunForWhatTheyOwnAndOwned(t *testing.T) {
 
 func TestAnOwnerRunsThatLostItsObjectWhileNobodyLed(t *testing.T) {
 	t.Parallel()
-	r, l := newRig(t, "pods", "configmaps"), newLedger()
+	onEachSource(t, anOwnerRunsThatLostItsObjectWhileNobodyLed, "pods", "configmaps")
+}
+
+func anOwnerRunsThatLostItsObjectWhileNobodyLed(t *testing.T, r *rig) {
+	l := newLedger()
 	want := r.fill(3, "0")
 	r.put("configmaps", "ns/released", "1", "p1")
 	r.put("configmaps", "ns/deleted", "1", "p2")

@@ -100,3 +100,8 @@ type Selection struct {
 	// When, where set, leaves out updates that it returns false for.
 	When Predicate `json:"-"`
 }
+
+// all reports whether everything is chosen, and every change counts.
+func (s Selection) all() bool {
+	return len(s.Namespaces) == 0 && s.Labels == "" && s.FieldSelector == "" && s.When == nil
+}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -43,12 +44,17 @@ func TestMain(m *testing.M) {
 type rig struct {
 	t    *testing.T
 	nats func() *stream.Conn
+	// deltas, where set, is what replicas follow in place of the index.
+	deltas  func() *deltalog.Conn
+	options []nats.Option
 
 	mu      sync.Mutex // guards what follows
 	writers map[string]*stream.Writer
 	term    uint64
 	rv      int
 	uids    map[string]string // of what lives
+	// owners are those that objects have had, as a reflector writes them.
+	owners map[string][]delta.Owner
 
 	indexAddr, queueAddr string
 	stopIndex, stopQueue func()
@@ -57,10 +63,11 @@ type rig struct {
 func newRig(t *testing.T, collections ...string) *rig {
 	t.Helper()
 	n := embeddedtest.NATS(t)
-	r := &rig{t: t, writers: map[string]*stream.Writer{}, uids: map[string]string{}, indexAddr: "127.0.0.1:0", queueAddr: "127.0.0.1:0"}
+	r := &rig{t: t, writers: map[string]*stream.Writer{}, uids: map[string]string{}, owners: map[string][]delta.Owner{}, indexAddr: "127.0.0.1:0", queueAddr: "127.0.0.1:0"}
+	r.options = []nats.Option{n.InProcess()}
 	r.nats = func() *stream.Conn {
 		t.Helper()
-		conn, err := stream.Connect(t.Context(), stream.Config{Options: []nats.Option{n.InProcess()}, TombstoneTTL: time.Minute})
+		conn, err := stream.Connect(t.Context(), stream.Config{Options: r.options, TombstoneTTL: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,6 +80,28 @@ func newRig(t *testing.T, collections ...string) *rig {
 	r.startIndex()
 	r.startQueue()
 	return r
+}
+
+// onEachSource runs a test with replicas that follow the index, and with some that follow the log.
+func onEachSource(t *testing.T, test func(t *testing.T, r *rig), collections ...string) {
+	t.Helper()
+	for _, source := range []string{"index", "log"} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, collections...)
+			if source == "log" {
+				r.deltas = func() *deltalog.Conn {
+					conn, err := deltalog.Connect(t.Context(), deltalog.Config{Options: r.options, TombstoneTTL: time.Minute})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(conn.Close)
+					return conn
+				}
+			}
+			test(t, r)
+		})
+	}
 }
 
 func collectionOf(resource string) delta.Collection {
@@ -149,8 +178,11 @@ func (r *rig) put(resource, key, value string, owners ...string) string {
 	for _, of := range owners {
 		is := owner{APIVersion: "v1", Kind: "Pod", Name: of, UID: r.uids["pods "+namespace+"/"+of]}
 		o.Metadata.Owners = append(o.Metadata.Owners, is)
-		record.Owners = append(record.Owners, delta.Owner{Kind: is.Kind, Name: is.Name, UID: is.UID})
+		if owner := (delta.Owner{Kind: is.Kind, Name: is.Name, UID: is.UID}); !slices.Contains(r.owners[id], owner) {
+			r.owners[id] = append(r.owners[id], owner)
+		}
 	}
+	record.Owners = slices.Clone(r.owners[id])
 	record.Payload, _ = json.Marshal(o)
 	record.Hash = delta.Hash(record.Payload)
 	r.append(resource, record)
@@ -162,9 +194,11 @@ func (r *rig) delete(resource, key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rv++
-	rv := strconv.Itoa(r.rv)
-	r.append(resource, delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, DeleteReason: delta.Observed, Key: delta.Key(key), RV: rv, Watermark: rv})
-	delete(r.uids, resource+" "+key)
+	rv, id := strconv.Itoa(r.rv), resource+" "+key
+	r.append(resource, delta.Record{
+		Kind: delta.KindDelta, Type: delta.Deleted, DeleteReason: delta.Observed, Key: delta.Key(key), RV: rv, Watermark: rv, Owners: slices.Clone(r.owners[id]),
+	})
+	delete(r.uids, id)
 }
 
 type service interface {
@@ -290,6 +324,9 @@ func (r *rig) replica(name string, build func(*controller.Controller), rec func(
 	}
 	if change != nil {
 		change(&o)
+	}
+	if r.deltas != nil {
+		o.Deltas = r.deltas()
 	}
 	p.Controller = controller.New(dial(r.indexAddr), dial(r.queueAddr), o)
 	build(p.Controller)

@@ -30,6 +30,8 @@ type step struct {
 	at client.Revision
 	// added: the object did not exist, or was not in the selection, before the change.
 	added bool
+	// owned, where a source knows it, says who owns the object and who did.
+	owned *owned
 	// folded: earlier changes of the object are folded into this one.
 	folded bool
 	// upper is what a worker has to see so as to see the change.

@@ -27,6 +27,7 @@ type watched struct {
 	fields     []string
 	mapper     Mapper    // of roleMapped
 	ownedBy    ownerKind // of roleOwned
+	onLog      bool      // the delta log tells enough
 
 	collection string // the full name
 	id         string // names its position among those of the controller
@@ -43,8 +44,12 @@ func (w *watched) resolved(full string, o Options) error {
 	if err != nil {
 		return fmt.Errorf("controller: selection of %s: %w", w.name, err)
 	}
+	w.onLog = o.Deltas != nil && w.role != roleMapped && w.selection.all()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %t %s", w.role, o.ClusterScoped, what))
 	w.id = full + "#" + hex.EncodeToString(sum[:4])
+	if w.onLog { // positions of a log are no positions of a watch
+		w.id += "@log"
+	}
 	return nil
 }
 

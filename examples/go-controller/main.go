@@ -18,6 +18,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 )
 
 func main() {
@@ -33,6 +34,7 @@ func main() {
 func run(ctx context.Context) error {
 	indexAddr := flag.String("index", "127.0.0.1:7441", "address of the index")
 	queueAddr := flag.String("queue", "127.0.0.1:7442", "address of the queue")
+	natsURL := flag.String("nats", "", "URL of the delta log, to follow it in place of the index")
 	cluster := flag.String("cluster", "dev", "name of the cluster in the index")
 	apiURL := flag.String("api", "http://127.0.0.1:7448", "URL of the API server that is written to")
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file of that API server, in place of -api")
@@ -65,7 +67,14 @@ func run(ctx context.Context) error {
 	}
 	defer queue.Close()
 
-	ctl := controller.New(index, queue, controller.Options{Name: "sites", Cluster: *cluster}).For(sites.collection).Owns(configMaps.collection)
+	options := controller.Options{Name: "sites", Cluster: *cluster}
+	if *natsURL != "" {
+		if options.Deltas, err = deltalog.Connect(ctx, deltalog.Config{URL: *natsURL}); err != nil {
+			return err
+		}
+		defer options.Deltas.Close()
+	}
+	ctl := controller.New(index, queue, options).For(sites.collection).Owns(configMaps.collection)
 	if *health != "" {
 		go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(*health, ctl.Health())) }()
 	}

@@ -33,7 +33,12 @@ func TestTheExampleControllerInThreeReplicas(t *testing.T) {
 		t.Skip("DELTAPLANE_EXAMPLE is not 1: `make example-test` builds the example and runs this")
 	}
 	t.Parallel()
-	testExample(t, newUp(t, ""), "-api")
+	for _, source := range []string{"index", "log"} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			testExample(t, newUp(t, ""), source == "log")
+		})
+	}
 }
 
 func TestRealTheExampleControllerInThreeReplicas(t *testing.T) {
@@ -42,7 +47,7 @@ func TestRealTheExampleControllerInThreeReplicas(t *testing.T) {
 	}
 	t.Parallel()
 	k := startKube(t, "--nodes", "0")
-	testExample(t, newUp(t, k.kubeconfig), "-kubeconfig")
+	testExample(t, newUp(t, k.kubeconfig), false)
 }
 
 // site is the custom resource as far as this test looks at it.
@@ -55,9 +60,9 @@ type site struct {
 	}
 }
 
-// Three replicas publish sites while these are created, changed and deleted. One replica is killed
+// Three replicas, on the index or on the log, publish sites while these are created, changed and deleted. One replica is killed
 // and one stopped; both are started again.
-func testExample(t *testing.T, u *upTarget, reach string) {
+func testExample(t *testing.T, u *upTarget, onLog bool) {
 	const n = 60
 	e := &example{upTarget: u, x: u.target(), binary: filepath.Join(t.TempDir(), "go-controller")}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", e.binary, ".")
@@ -66,12 +71,15 @@ func testExample(t *testing.T, u *upTarget, reach string) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	if u.kubeconfig == "" {
-		e.args = []string{reach, "http://" + u.ports["api"]}
+		e.args = []string{"-api", "http://" + u.ports["api"]}
 	} else {
 		e.x.API = loadKubeconfig(t, u.kubeconfig)
-		e.args = []string{reach, u.kubeconfig}
+		e.args = []string{"-kubeconfig", u.kubeconfig}
 	}
 	e.args = append(e.args, "-v", "-index", u.ports["index"], "-queue", u.ports["queue"])
+	if onLog {
+		e.args = append(e.args, "-nats", "nats://"+u.ports["nats"])
+	}
 	u.start(t, "up", u.upArgs()...)
 	e.install(t)
 	for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
