@@ -60,8 +60,8 @@ type site struct {
 	}
 }
 
-// Three replicas, on the index or on the log, publish sites while these are created, changed and deleted. One replica is killed
-// and one stopped; both are started again.
+// Three replicas, on the index or on the log, publish sites while these are created, changed and
+// deleted. One replica is killed and one stopped; both are started again.
 func testExample(t *testing.T, u *upTarget, onLog bool) {
 	const n = 60
 	e := &example{upTarget: u, x: u.target(), binary: filepath.Join(t.TempDir(), "go-controller")}
