@@ -22,6 +22,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
+	"github.com/deltaplane/deltaplane/client/deltalog"
 )
 
 // operatorConfig is one replica of an operator on ConfigMaps.
@@ -29,6 +30,8 @@ type operatorConfig struct {
 	Name  string `json:"name"`
 	Index string `json:"index"`
 	Queue string `json:"queue"`
+	// Log, when set, is the URL of the delta log, which is followed in place of the index.
+	Log string `json:"log"`
 	// API, when set, makes it the peer: an informer and a work queue in the process.
 	API string `json:"api"`
 	// Namespace is what it is for.
@@ -121,6 +124,18 @@ func (o *operator) ours(ctx context.Context, ready chan<- error) error {
 		return err
 	}
 	defer queue.Close()
+	var deltas *deltalog.Conn
+	if o.cfg.Log != "" {
+		if deltas, err = deltalog.Connect(ctx, deltalog.Config{URL: o.cfg.Log}); err != nil {
+			ready <- err
+			return err
+		}
+		defer deltas.Close()
+	}
+	selection := controller.Selection{Namespaces: []string{o.cfg.Namespace}}
+	if deltas != nil {
+		selection = controller.Selection{} // the log is followed whole
+	}
 	var all sync.WaitGroup
 	errs := make(chan error, cap(ready))
 	for i := range cap(ready) {
@@ -129,15 +144,16 @@ func (o *operator) ours(ctx context.Context, ready chan<- error) error {
 			name += strconv.Itoa(i)
 		}
 		c := controller.New(index, queue, controller.Options{
-			Name: name, Concurrency: workers, Log: slog.New(slog.DiscardHandler), Grace: time.Second,
-		}).For("configmaps", controller.Selection{Namespaces: []string{o.cfg.Namespace}})
+			Name: name, Concurrency: workers, Log: slog.New(slog.DiscardHandler), Grace: time.Second, Deltas: deltas,
+		}).For("configmaps", selection)
 		all.Go(func() {
 			errs <- c.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) {
+				began := time.Now()
 				m, err := controller.Get[corev1.ConfigMap](ctx, c, "configmaps", req.Key())
 				if err != nil {
 					return controller.Result{}, err
 				}
-				return controller.Result{}, o.reconcile(ctx, req.Key(), m)
+				return controller.Result{}, o.reconcile(ctx, req.Key(), m, began)
 			})
 		})
 		go func() {
@@ -184,9 +200,10 @@ func (o *operator) peer(ctx context.Context, ready chan<- error) error {
 					if stopped {
 						return
 					}
+					began := time.Now()
 					namespace, name, _ := cache.SplitMetaNamespaceKey(key)
 					if m, err := inf.Lister().ConfigMaps(namespace).Get(name); err == nil {
-						_ = o.reconcile(ctx, key, m) // ends early with the process only
+						_ = o.reconcile(ctx, key, m, began) // ends early with the process only
 					}
 					queue.Forget(key)
 					queue.Done(key)
@@ -207,8 +224,7 @@ func (o *operator) peer(ctx context.Context, ready chan<- error) error {
 }
 
 // reconcile is the same on both sides: a look at the object, and a call of something slow.
-func (o *operator) reconcile(ctx context.Context, key string, m *corev1.ConfigMap) error {
-	began := time.Now()
+func (o *operator) reconcile(ctx context.Context, key string, m *corev1.ConfigMap, began time.Time) error {
 	round := m.Data[roundKey]
 	at, err := strconv.ParseInt(m.Data[atKey], 10, 64)
 	if err != nil {

@@ -21,6 +21,7 @@ func Family() harness.Family {
 			{Name: "reads", Run: indexCalls},
 			{Name: "latency", Run: indexLatency},
 			{Name: "pods", Run: indexPods},
+			{Name: "managed", Run: indexManaged},
 			{Name: "million", Run: indexMillion},
 			{Name: "visible", Run: indexVisible},
 			{Name: "fanout", Run: indexFanout},

@@ -24,6 +24,7 @@ type SourceConfig struct {
 	Templates int    `json:"templates"` // of pods; 0 publishes small objects instead
 	Lists     string `json:"lists"`     // file to which full pods are written as an API server sends them; empty for none
 	Keep      int    `json:"keep"`      // pods to keep for changes
+	Managed   bool   `json:"managed"`   // pods are published with managed fields
 }
 
 // SourceInfo is what a source has published.
@@ -127,7 +128,17 @@ func (s *source) pods(ctx context.Context) error {
 	var m population.Managers
 	seen := map[string]bool{}
 	for template, p := range population.NewGenerator(s.cfg.Seed, s.cfg.Templates).Each(s.cfg.Objects) {
+		full := p
+		if list != nil || s.cfg.Managed {
+			var err error
+			if full, err = m.Manage(template, p); err != nil {
+				return err
+			}
+		}
 		r := population.Record(p, delta.Added)
+		if s.cfg.Managed {
+			r = population.Record(full, delta.Added)
+		}
 		if node := p.Spec.NodeName; !seen[node] && len(s.info.Values) < sampleKeys {
 			seen[node], s.info.Values = true, append(s.info.Values, node)
 		}
@@ -139,10 +150,6 @@ func (s *source) pods(ctx context.Context) error {
 		}
 		if list == nil {
 			continue
-		}
-		full, err := m.Manage(template, p)
-		if err != nil {
-			return err
 		}
 		s.info.FullMean += len(population.Payload(full))
 		if err := list.add(full); err != nil {
