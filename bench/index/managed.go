@@ -11,7 +11,7 @@ import (
 )
 
 // indexManaged measures what a pod takes with its managed fields, which a reflection leaves out
-// unless it is told to keep them, beside the same pods without.
+// unless its spec keeps them, beside the same pods without.
 func indexManaged(ctx context.Context, b *harness.Bench) (err error) {
 	var sides []harness.Side
 	var objects int
