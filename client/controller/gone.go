@@ -38,9 +38,7 @@ type gone struct {
 // even if this one dies. A deletion that is only requested, of an object with finalizers or a grace
 // period, is a write: pass the version of the answer to [Controller.Wrote]. An error says that this
 // cannot be promised: return it from the reconciler.
-//
-// A deletion of a whole collection, an eviction and a binding answer with neither. Pass Wrote the
-// resource version of a list with limit=1 that was asked for afterwards.
+// For what answers with neither there is [Controller.WroteUnversioned].
 func (c *Controller) Deleted(ctx context.Context, collection, key, uid string) error {
 	r, ok := ctx.Value(runKey{}).(*run)
 	if !ok {

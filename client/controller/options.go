@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -58,6 +59,9 @@ type Options struct {
 	// since a leader of the other kind reads every collection from its state. The caller closes it
 	// after Run.
 	Deltas *deltalog.Conn
+	// Version asks the API server for the present resource version of a collection, that of a list
+	// with limit=1; [Controller.WroteUnversioned] needs it.
+	Version func(ctx context.Context, collection string) (string, error)
 	// Log receives the events, and failures of connections. Default: slog.Default().
 	Log *slog.Logger
 	// Tracer makes a span for each reconcile. Default: none.
