@@ -2,6 +2,7 @@ package testing
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// lagging is a log that tells its records some time after they were stored.
+// lagging is a log that tells changes some time after they were stored.
 type lagging struct {
 	*stream.Conn
 	lag *lag
@@ -18,8 +19,11 @@ type lagging struct {
 // Read reads like the connection, later.
 func (l *lagging) Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error {
 	return l.Conn.Read(ctx, col, cfg, func(ctx context.Context, b delta.Batch) error {
-		if n := len(b.Records); n > 0 {
-			l.lag.wait(ctx, b.Records[n-1].StoredAt)
+		for _, r := range slices.Backward(b.Records) {
+			if r.Kind == delta.KindDelta { // what only tells how far the log is need not wait
+				l.lag.wait(ctx, r.StoredAt)
+				break
+			}
 		}
 		return h(ctx, b)
 	})

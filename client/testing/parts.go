@@ -33,7 +33,7 @@ const (
 	startTimeout = time.Minute
 	// bookmarkEvery is how often the API server says how far it is. A quiet collection is
 	// known to be current only by that.
-	bookmarkEvery = 100 * time.Millisecond
+	bookmarkEvery = 25 * time.Millisecond
 	// lookEvery is how often what is waited for is looked at.
 	lookEvery = 25 * time.Millisecond
 )

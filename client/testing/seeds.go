@@ -18,13 +18,9 @@ const seedVariable = "DELTAPLANE_SEED"
 // command that runs it again: the variable DELTAPLANE_SEED makes Run run that seed alone.
 func Run(t *testing.T, cfg Config, runs int, test func(t *testing.T, env *Env)) {
 	t.Helper()
-	first := cmp.Or(cfg.Seed, 1)
-	if text := os.Getenv(seedVariable); text != "" { //nolint:forbidigo // it belongs to the test that is run, which has no flags of its own
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || seed == 0 {
-			t.Fatalf("testing: %s=%q: want a seed, a number above 0", seedVariable, text)
-		}
-		first, runs = seed, 1
+	first, runs, err := seeds(cfg.Seed, runs, os.Getenv(seedVariable)) //nolint:forbidigo // of the test that is run, which has no flags of its own
+	if err != nil {
+		t.Fatalf("testing: %v", err)
 	}
 	for i := range runs {
 		c := cfg
@@ -34,6 +30,18 @@ func Run(t *testing.T, cfg Config, runs int, test func(t *testing.T, env *Env)) 
 			test(t, start(t, c, fmt.Sprintf("%s=%d ", seedVariable, c.Seed)))
 		})
 	}
+}
+
+// seeds are the first seed and how many there are, unless a variable names the only one.
+func seeds(first uint64, runs int, only string) (uint64, int, error) {
+	if only == "" {
+		return cmp.Or(first, 1), runs, nil
+	}
+	seed, err := strconv.ParseUint(only, 10, 64)
+	if err != nil || seed == 0 {
+		return 0, 0, fmt.Errorf("%s=%q: want a seed, a number above 0", seedVariable, only)
+	}
+	return seed, 1, nil
 }
 
 // again is the command that runs a test again, in its folder.

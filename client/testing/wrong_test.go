@@ -26,15 +26,18 @@ func fails(t *testing.T, cfg dptest.Config, wrong notes) (seed uint64) {
 }
 
 func TestANameThatIsNoFunctionOfTheKeyIsFound(t *testing.T) {
+	t.Parallel()
 	fails(t, dptest.Config{}, notes{generates: true})
 }
 
 func TestASwallowedConflictIsFound(t *testing.T) {
+	t.Parallel()
 	fails(t, dptest.Config{}, notes{swallows: true})
 }
 
 // Nothing but stale reads is needed for it, and passing writes to Wrote is what helps.
 func TestAWriteThatIsNotPassedToWroteIsFound(t *testing.T) {
+	t.Parallel()
 	stale := dptest.Config{Rates: dptest.Rates{
 		FailedReads: -1, BrokenStreams: -1, DuplicateKeys: -1, LateKeys: -1, LostLeases: -1, KilledWorkers: -1,
 		Conflicts: -1, LostAnswers: -1, RefusedCalls: -1,
