@@ -67,6 +67,11 @@ var layers = []layer{
 		ours:   []string{"core/", "internal/", "proto/"},
 	},
 	{
+		folder: "client/testing",
+		why:    "an environment for tests has the services that a controller calls, and no controller",
+		ours:   []string{"client/", "core/", "internal/", "proto/", "services/indexer", "services/queue", "services/reflector"},
+	},
+	{
 		folder: "client/",
 		why:    "the SDK is for people outside: it may use what they could vendor, never a service",
 		ours:   []string{"client/", "core/", "internal/", "proto/"},
@@ -361,6 +366,12 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"services/controllers", module + "services/controllers/job", true},
 		{"services/controllers/job", module + "services/queue", false},
 		{"client", module + "services/queue", false},
+		{"client/testing", module + "services/queue", true},
+		{"client/testing", module + "services/indexer/follow", false},
+		{"client/testing", module + "services/controllers", false},
+		{"client/testing", module + "internal/embedded", true},
+		{"client/controller", module + "client/testing", false},
+		{"services/controllers", module + "client/testing", false},
 		{"cmd/deltaplane", module + "internal/embedded", true},
 		{"cmd/deltaplane", module + "core/store/storetest", false},
 		{"examples/go", module + "internal/rpc", false},
@@ -382,8 +393,11 @@ func within(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")
 }
 
-// isTestFolder says whether a package's name ends in "test", as those do that help tests.
-func isTestFolder(folder string) bool { return strings.HasSuffix(folder, "test") }
+// isTestFolder says whether a package helps tests: its name ends in "test", or is that of the one
+// for users' tests.
+func isTestFolder(folder string) bool {
+	return strings.HasSuffix(folder, "test") || folder == "client/testing"
+}
 
 // isStandard says whether a path is the standard library's: its first element has no dot.
 func isStandard(path string) bool {

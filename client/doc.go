@@ -14,7 +14,8 @@
 // Beside these, a [Producer] adds keys of many goroutines over one stream, a
 // [Puller] leases keys for callers that ask for them one by one, [Backoff] keeps
 // delays by id, and package client/workqueue is client-go's work queue, for
-// controllers that were written on it.
+// controllers that were written on it. Package client/testing starts all of Deltaplane
+// for the test of a controller.
 //
 // A notification is a field On... of the configuration it belongs to: nil is
 // not called, and a function must be quick and safe for concurrent use.

@@ -69,8 +69,8 @@ func (a *activity) watch(s *watchStream, open bool) {
 	}
 }
 
-// told notes how far a watch was told what happens.
-func (a *activity) told(s *watchStream, at delta.Revision) {
+// received notes how far a watch has received what happens.
+func (a *activity) received(s *watchStream, at delta.Revision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if at.Compare(s.at) > 0 {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/deltaplane/deltaplane/client"
 	dptest "github.com/deltaplane/deltaplane/client/testing"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 var mirrored = []string{"pods", "configmaps"}
@@ -25,7 +28,7 @@ func colours(t *testing.T, env *dptest.Env, wrong notes) error {
 	t.Helper()
 	env.Go(newNotes(env, wrong).run)
 	ctx := within(t)
-	names := []string{"a", "b", "c"}
+	names := strings.Split("abcdefgh", "")
 	for _, colour := range []string{"red", "blue", "red"} {
 		for _, name := range names {
 			env.Apply(pod(name, colour))
@@ -105,4 +108,72 @@ func TestACorrectControllerPassesEverySeed(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+const widgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+func TestACustomResourceIsMirrored(t *testing.T) {
+	t.Parallel()
+	env := dptest.Start(t, dptest.Config{Resources: []string{"widgets.example.com"}, Objects: []any{widgets}})
+	index := client.NewIndex(env.Index())
+	if _, err := index.Collections(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	env.Apply("{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, size: 1}")
+	env.Apply("{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, size: 2}")
+	if err := env.Settled(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	w, _, err := index.Get(t.Context(), "widgets", "default/w", client.ReadOptions{})
+	if err != nil || !strings.Contains(string(w.Payload), `"size":2`) {
+		t.Errorf("the index has %s, %v", w.Payload, err)
+	}
+}
+
+func TestWhatDoesNotSettleIsNamed(t *testing.T) {
+	t.Parallel()
+	env := dptest.Start(t, dptest.Config{})
+	queue := client.NewQueue(env.Queue(), "dev/test", "")
+	if _, err := queue.Configure(t.Context(), client.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		do   func() error
+		want string
+	}{
+		{func() error { return nil }, "the connection to the queue was asked for and is not used yet"},
+		{func() error {
+			_, err := queue.Add(t.Context(), client.Keys("ns/a")...)
+			return err
+		}, "the connection to the queue was asked for and is not used yet"},
+		{func() error {
+			_, err := queuev1.NewQueueServiceClient(env.Queue()).Get(t.Context(), &queuev1.GetRequest{Queue: "dev/test", SessionId: "test"})
+			return err
+		}, "dev/test has 0 keys ready and 1 leased"},
+	} {
+		if err := row.do(); err != nil {
+			t.Fatal(err)
+		}
+		for ctx := within(t); ; { // the index may have been behind
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			err := env.Settled(short)
+			cancel()
+			if err != nil && strings.Contains(err.Error(), row.want) {
+				break
+			}
+			if err == nil || ctx.Err() != nil {
+				t.Fatalf("%v, want %q", err, row.want)
+			}
+		}
+	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// lagging is a log that tells changes some time after they were stored.
+// lagging is a log that passes changes on some time after they were stored.
 type lagging struct {
 	*stream.Conn
 	lag *lag
@@ -44,7 +44,7 @@ func newLag(by time.Duration) *lag {
 	return l
 }
 
-// wait returns when what was stored at a time may be told.
+// wait returns when what was stored at a time may be passed on.
 func (l *lag) wait(ctx context.Context, stored time.Time) {
 	select {
 	case <-l.begun:

@@ -193,7 +193,7 @@ func (s *watchStream) RecvMsg(m any) error {
 			}
 		}
 	}
-	s.r.activity.told(s, revision(resp.GetRevision()))
+	s.r.activity.received(s, revision(resp.GetRevision()))
 	return nil
 }
 

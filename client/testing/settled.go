@@ -15,12 +15,14 @@ import (
 const (
 	// soon is how far ahead a delayed key is waited for.
 	soon = 10 * time.Second
+	// lookTimeout bounds one look.
+	lookTimeout = 10 * time.Second
 	// sameLooks is how many looks in a row have to find the same and nothing to wait for.
 	sameLooks = 3
 )
 
 // Settled waits until nothing more will happen by itself: the index is where the API
-// server is, every watch was told so, controllers have made keys of every change, and no
+// server is, every watch has received that, controllers have made keys of every change, and no
 // key waits, is leased or is due within 10 s. It waits until a connection that was asked for
 // is used, so that it may be called as soon as the code under test was started. When ctx
 // ends first, the error says what it was waiting for.
@@ -30,7 +32,9 @@ const (
 func (e *Env) Settled(ctx context.Context) error {
 	same, last := 0, look{}
 	err := await(ctx, func() string {
-		now, problem := e.look(ctx)
+		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // what is cut short says nothing
+		defer cancel()
+		now, problem := e.look(whole)
 		if problem != "" || now != last {
 			same = 0
 		}

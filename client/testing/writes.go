@@ -60,8 +60,8 @@ func (a *writes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// lose carries a write out and answers what does not tell whether it was. What was refused
-// is told.
+// lose carries a write out and answers what does not tell whether it was. A refusal is passed
+// on.
 func (a *writes) lose(w http.ResponseWriter, req *http.Request, d decision) {
 	kept := &keptAnswer{header: http.Header{}, code: http.StatusOK}
 	a.next.ServeHTTP(kept, req)
