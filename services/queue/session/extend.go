@@ -210,7 +210,22 @@ func (s *Leases) GiveUpUnreachable(e *Extension, ss *Session) {
 	e.Unreachable = nil
 }
 
-// Shorten ends leases soon and forgets them here. It does not wait.
+// Shorten ends leases soon. It does not wait.
 func (s *Leases) Shorten(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef) {
 	s.Extend(ctx, ss, refs, nil, -s.closeGrace.Microseconds(), true, 0, func(Extension) {})
+}
+
+// Abandon is Shorten of leases that the worker does not know of. They are forgotten here, so
+// that they are not extended again with every other lease of the session.
+func (s *Leases) Abandon(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef) {
+	s.Shorten(ctx, ss, refs)
+	var freed []Freed
+	ss.mu.Lock()
+	for _, r := range refs {
+		if l, ok := s.queues.Known(r.GetQueue()); ok {
+			freed = ss.drop(LeaseKey{l.At(r.GetKey()), r.GetToken()}, r.GetKey(), freed)
+		}
+	}
+	ss.mu.Unlock()
+	Ended(freed, false)
 }

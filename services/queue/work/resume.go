@@ -19,7 +19,7 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, unresolv
 		known[session.NameOf(r)] = true
 	}
 	if unknown := st.ss.UnknownTo(known); len(unknown) > 0 {
-		st.s.Leases.Shorten(ctx, st.ss, unknown)
+		st.s.Leases.Abandon(ctx, st.ss, unknown)
 	}
 	if len(refs) == 0 {
 		return session.Extension{}, nil

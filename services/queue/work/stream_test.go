@@ -173,6 +173,31 @@ func TestASessionResumesItsLeases(t *testing.T) {
 	})
 }
 
+// The assignment of a key may be lost with its connection. A worker that goes on extending
+// everything it has must not keep that key for ever.
+func TestALeaseThatAWorkerNeverGotIsNotExtendedWithTheOthers(t *testing.T) {
+	t.Parallel()
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
+		r.AddKeys(t, "a", "b")
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(2)
+		known, never := queuetest.Wait(t, w.Leases), queuetest.Wait(t, w.Leases)
+		w2 := r.OpenWork(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{queuetest.Ref(known)}})
+		w2.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
+		if n := queuetest.Wait(t, w2.Extended).GetExtended(); n != 1 {
+			t.Errorf("%d leases were extended, the worker has one", n)
+		}
+		item, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: queuetest.Q, Key: never.GetKey()})
+		if err != nil || time.Until(item.GetItem().GetDeadline().AsTime()) > 5*time.Second { // the lease was for 30 s
+			t.Errorf("the lease that the worker never got ends at %v, %v", item.GetItem().GetDeadline().AsTime(), err)
+		}
+		w2.Give(1)
+		if again := queuetest.Wait(t, w2.Leases); again.GetKey() != never.GetKey() {
+			t.Errorf("leased %v, want %s once its first lease has ended", again, never.GetKey())
+		}
+	})
+}
+
 func TestASecondStreamOfASessionTakesOver(t *testing.T) {
 	t.Parallel()
 	r := queuetest.Start(t, "memory", queue.Config{})
