@@ -153,11 +153,16 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return fmt.Sprintf("%d: %s", e.code, e.body) }
 
+// write creates a ConfigMap, or replaces the version that it names.
 func (a api) write(ctx context.Context, want *object) (*object, error) {
-	method, url := http.MethodPost, a.url+"/api/v1/namespaces/default/configmaps"
 	if want.Metadata.ResourceVersion != "" {
-		method, url = http.MethodPut, url+"/"+want.Metadata.Name
+		return a.send(ctx, http.MethodPut, "/"+want.Metadata.Name, want)
 	}
+	return a.send(ctx, http.MethodPost, "", want)
+}
+
+func (a api) send(ctx context.Context, method, path string, want *object) (*object, error) {
+	url := a.url + "/api/v1/namespaces/default/configmaps" + path
 	body, err := json.Marshal(want)
 	if err != nil {
 		return nil, err

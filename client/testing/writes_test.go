@@ -96,6 +96,9 @@ func TestOnlyAConditionalWriteMeetsAConflict(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a create: %v", err)
 	}
+	if created, err = a.send(t.Context(), http.MethodPut, "/c", configMap("c", "red")); err != nil {
+		t.Fatalf("a write without a precondition: %v", err)
+	}
 	want := configMap("c", "blue")
 	want.Metadata.ResourceVersion = created.Metadata.ResourceVersion
 	if _, err := a.write(t.Context(), want); errorCode(err) != http.StatusConflict {
