@@ -108,9 +108,11 @@ func TestWhatABrokenConnectionCarriedIsNotLost(t *testing.T) {
 	t.Parallel()
 	env := dptest.Start(t, dptest.Config{Seed: 1, Resources: mirrored, Rates: only(func(r *dptest.Rates) { r.BrokenStreams, r.LateKeys = 0.3, 0.3 })})
 	const n = 20
-	seen := make(chan string, 1000)
+	seen, broke := make(chan string, 1000), make(chan struct{}, 1000)
 	env.Go(func(ctx context.Context) error {
-		for e, err := range client.NewIndex(env.Index()).Watch(ctx, "configmaps", client.WatchOptions{Log: slog.New(slog.DiscardHandler)}) {
+		for e, err := range client.NewIndex(env.Index()).Watch(ctx, "configmaps", client.WatchOptions{
+			Log: slog.New(slog.DiscardHandler), OnRetry: func(client.WatchRetry) { broke <- struct{}{} },
+		}) {
 			if err != nil {
 				return err
 			}
@@ -139,7 +141,7 @@ func TestWhatABrokenConnectionCarriedIsNotLost(t *testing.T) {
 	if len(runs) == 0 {
 		t.Error("a key was lost")
 	}
-	if done := dptest.Summary(env); !strings.Contains(done, "broken streams") {
-		t.Errorf("%s; want broken streams", done)
+	if done := dptest.Summary(env); !strings.Contains(done, "broken streams") || len(broke) == 0 {
+		t.Errorf("the watch broke %d times, %s", len(broke), done)
 	}
 }
