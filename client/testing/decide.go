@@ -1,6 +1,7 @@
 package testing
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,12 +41,14 @@ type decision struct {
 	nth  int
 	// size is from 0 to 1: how late, how long.
 	size float64
+	// after is how many decisions were made before.
+	after int
 }
 
 func (d decision) String() string { return fmt.Sprintf("%-14s %s (%d)", d.kind, d.call, d.nth) }
 
-// recent is how many decisions a failed test shows.
-const recent = 20
+// recent is how many decisions of each kind a failed test shows.
+const recent = 5
 
 // adversary decides what is done to calls, and remembers what was. A decision is a
 // function of the seed, what is called, and how often that was called before.
@@ -56,13 +59,14 @@ type adversary struct {
 	mu     sync.Mutex // guards the rest
 	calm   bool
 	calls  map[string]int
+	made   int
 	counts map[kind]int
-	last   []decision // the newest at the end
+	last   map[kind][]decision // the newest at the end
 }
 
 // newAdversary does nothing when the seed is zero.
 func newAdversary(seed uint64, rates Rates) *adversary {
-	return &adversary{seed: seed, rates: rates.of(), calm: seed == 0, calls: map[string]int{}, counts: map[kind]int{}}
+	return &adversary{seed: seed, rates: rates.of(), calm: seed == 0, calls: map[string]int{}, counts: map[kind]int{}, last: map[kind][]decision{}}
 }
 
 // decide says which of the kinds is done to a call, if any. Each call is to be asked for
@@ -80,10 +84,11 @@ func (a *adversary) decide(call string, kinds ...kind) decision {
 		rate := max(a.rates[k], 0)
 		if at < rate {
 			d.kind, d.size = k, share(a.seed, call, uint64(d.nth), uint64(k))
+			d.after = a.made
+			a.made++
 			a.counts[k]++
-			if a.last = append(a.last, d); len(a.last) > recent {
-				a.last = a.last[1:]
-			}
+			a.last[k] = append(a.last[k], d)
+			a.last[k] = a.last[k][max(0, len(a.last[k])-recent):]
 			return d
 		}
 		at -= rate
@@ -104,14 +109,20 @@ func (a *adversary) summary() string {
 	defer a.mu.Unlock()
 	var counts []string
 	for _, k := range slices.Sorted(maps.Keys(a.counts)) {
-		counts = append(counts, fmt.Sprintf("%d %s", a.counts[k], k.plural()))
+		name := k.plural()
+		if a.counts[k] == 1 {
+			name = k.String()
+		}
+		counts = append(counts, fmt.Sprintf("%d %s", a.counts[k], name))
 	}
 	if len(counts) == 0 {
 		return "nothing was done to the code under test"
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "done to the code under test: %s; the last of it, with how often the call was made:", strings.Join(counts, ", "))
-	for _, d := range a.last {
+	fmt.Fprintf(&out, "done to the code under test: %s; the last of each, with how often the call was made:", strings.Join(counts, ", "))
+	all := slices.Concat(slices.Collect(maps.Values(a.last))...)
+	slices.SortFunc(all, func(a, b decision) int { return cmp.Compare(a.after, b.after) })
+	for _, d := range all {
 		fmt.Fprintf(&out, "\n    %s", d)
 	}
 	return out.String()

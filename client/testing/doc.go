@@ -58,6 +58,8 @@
 // common sequence, so the order in which goroutines run does not change it. A failing
 // seed runs again the same way as far as the code under test makes the same calls: how many
 // of one sort it makes may depend on time, and so may what a lease that is lost was used
-// for until then. Where that decides whether it fails, -count=10 runs it ten times. A test that fails prints its seed, the command that runs it again, how
-// often what was done to the code under test, and the last of it.
+// for until then. Where that decides whether it fails, -count=10 runs it ten times.
+//
+// A test that fails prints its seed, the command that runs it again, how often what was done
+// to the code under test, and the last of each kind.
 package testing
