@@ -138,8 +138,8 @@ race: deps ## the tests of PKG with the race detector, PKG=./services/queue/... 
 	  $$(go list $(PKG) | grep -vE '/test/(system|node|chaos|consistency|failover)$$')
 
 .PHONY: example-test
-example-test: deps ## the controller of examples/go-controller in three replicas; on a real API server too with DELTAPLANE_KUBE=1
-	cd examples/go-controller && go vet ./...
+example-test: deps ## the tests of examples/go-controller, and three replicas of it; on a real API server too with DELTAPLANE_KUBE=1
+	cd examples/go-controller && go vet ./... && go test -vet=off ./...
 	DELTAPLANE_EXAMPLE=1 go test -vet=off -count=1 -timeout $(TIMEOUT) -run ExampleController ./test/system
 
 fuzz: deps ## every fuzz target for FUZZTIME each
