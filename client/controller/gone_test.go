@@ -58,14 +58,14 @@ func TestARunAfterADeletionWaitsUntilTheIndexHasSeenIt(t *testing.T) {
 				if err != nil {
 					return controller.Result{}, err
 				}
-				seen := ""
+				seen := make([]string, 0, 2)
 				for _, note := range notes {
-					seen += note.Value
+					seen = append(seen, note.Value)
 				}
 				if !there.Load() {
-					seen += ", before the deletion was there"
+					seen = append(seen, "before the deletion was there")
 				}
-				decided <- seen
+				decided <- strings.Join(seen, ", ")
 				return controller.Result{}, nil
 			}, nil)
 			r.put("pods", "ns/p", "2")

@@ -95,7 +95,7 @@ func (r *logReading) batch(_ context.Context, b delta.Batch, at deltalog.Positio
 func stepOf(r *delta.Record) step {
 	at := client.Revision{Epoch: r.Epoch, RV: r.RV}
 	return step{
-		change: &Change{Object: client.Object{Key: string(r.Key), UID: r.UID, ResourceVersion: string(r.RV)}, Deleted: r.Type == delta.Deleted},
+		change: &Change{Object: client.Object{Key: string(r.Key), UID: r.UID, ResourceVersion: r.RV}, Deleted: r.Type == delta.Deleted},
 		at:     at, upper: at, folded: true, owned: &owned{by: r.Owners, unsure: r.Overflow},
 	}
 }

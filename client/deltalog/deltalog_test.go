@@ -151,9 +151,9 @@ func appender(t *testing.T, in nats.Option) func(keys ...string) {
 	return func(keys ...string) {
 		t.Helper()
 		for _, key := range keys {
-			rv = rv + "0"
+			rv += "0"
 			r := delta.Record{
-				Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: string(rv), Watermark: string(rv),
+				Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: rv, Watermark: rv,
 				Encoding: delta.EncodingJSON, Payload: []byte(`{}`), Hash: delta.Hash([]byte(`{}`)),
 			}
 			if err := errors.Join(w.Append(t.Context(), []delta.Record{r}), w.Flush(t.Context())); err != nil {

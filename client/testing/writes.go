@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -67,9 +68,7 @@ func (a *writes) lose(w http.ResponseWriter, req *http.Request, d decision) {
 	a.next.ServeHTTP(kept, req)
 	switch {
 	case kept.code >= http.StatusMultipleChoices:
-		for name, values := range kept.header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), kept.header)
 		w.WriteHeader(kept.code)
 		_, _ = w.Write(kept.body.Bytes())
 	case d.size < 0.5:

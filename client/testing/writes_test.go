@@ -92,11 +92,11 @@ func TestOnlyAConditionalWriteMeetsAConflict(t *testing.T) {
 	t.Parallel()
 	env := dptest.Start(t, dptest.Config{Seed: 1, Rates: only(func(r *dptest.Rates) { r.Conflicts = 1 })})
 	a := apiOf(t, env)
-	created, err := a.write(t.Context(), configMap("c", "red"))
-	if err != nil {
+	if _, err := a.write(t.Context(), configMap("c", "red")); err != nil {
 		t.Fatalf("a create: %v", err)
 	}
-	if created, err = a.send(t.Context(), http.MethodPut, "/c", configMap("c", "red")); err != nil {
+	created, err := a.send(t.Context(), http.MethodPut, "/c", configMap("c", "red"))
+	if err != nil {
 		t.Fatalf("a write without a precondition: %v", err)
 	}
 	want := configMap("c", "blue")

@@ -7,6 +7,7 @@ import (
 )
 
 func TestAFailureThatGoesOnIsReportedAtFirstWhenItChangesAndOnceAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r Report
 		for i, c := range []struct {
@@ -14,8 +15,14 @@ func TestAFailureThatGoesOnIsReportedAtFirstWhenItChangesAndOnceAMinute(t *testi
 			reason string
 			want   bool
 		}{
-			{0, "", true}, {0, "", false}, {0, "a", true}, {59 * time.Second, "a", false}, {0, "b", true},
-			{0, "a", true}, {time.Minute, "a", true}, {time.Second, "a", false},
+			{0, "", true},
+			{0, "", false},
+			{0, "a", true},
+			{59 * time.Second, "a", false},
+			{0, "b", true},
+			{0, "a", true},
+			{time.Minute, "a", true},
+			{time.Second, "a", false},
 		} {
 			time.Sleep(c.after)
 			if got := r.Due(c.reason); got != c.want {
