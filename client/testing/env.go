@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -27,6 +28,7 @@ type Env struct {
 	replicas  []*grpc.ClientConn // of the index
 
 	index, queue *grpc.ClientConn // for the code under test
+	deltas       func() (*deltalog.Conn, error)
 	url          string
 	code         *code
 }
@@ -66,6 +68,16 @@ func (e *Env) Index() *grpc.ClientConn {
 func (e *Env) Queue() *grpc.ClientConn {
 	e.activity.expect(&e.activity.queue)
 	return e.queue
+}
+
+// Deltas is a connection to the delta log: for controller.Options.Deltas and triggers. It ends with
+// the test. Nothing is done to what is read there.
+func (e *Env) Deltas() *deltalog.Conn {
+	e.t.Helper()
+	conn, err := e.deltas()
+	e.fail(err, "the log")
+	e.t.Cleanup(conn.Close)
+	return conn
 }
 
 // API is the URL of the API server, which needs no credentials. Every client of Kubernetes

@@ -110,6 +110,14 @@ func TestACorrectControllerPassesEverySeed(t *testing.T) {
 	})
 }
 
+func TestACorrectControllerOnTheLogPassesEverySeed(t *testing.T) {
+	dptest.Run(t, dptest.Config{Resources: mirrored}, 10, func(t *testing.T, env *dptest.Env) {
+		if err := colours(t, env, notes{onLog: true}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 const widgets = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

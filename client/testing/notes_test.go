@@ -26,15 +26,20 @@ type notes struct {
 	blind     bool // notes are not watched, which is right as long as no write is unanswered
 	forgets   bool // blind, and a write is not passed to Wrote
 	swallows  bool // a conflict is no error
+	onLog     bool // changes come from the log, which is not wrong
 }
 
 func newNotes(env *dptest.Env, wrong notes) *notes {
 	n := &wrong
 	n.api = api{url: env.API(), http: &http.Client{Transport: &http.Transport{}}}
-	n.ctl = controller.New(env.Index(), env.Queue(), controller.Options{
+	o := controller.Options{
 		Name: "notes", Log: slog.New(slog.DiscardHandler), Grace: 5 * time.Second,
 		Queue: client.QueueConfig{RateLimiter: client.Exponential(5*time.Millisecond, 200*time.Millisecond)},
-	}).For("pods")
+	}
+	if n.onLog {
+		o.Deltas = env.Deltas()
+	}
+	n.ctl = controller.New(env.Index(), env.Queue(), o).For("pods")
 	if !n.forgets && !n.blind {
 		n.ctl.Owns("configmaps")
 	}

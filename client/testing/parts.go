@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -68,6 +69,11 @@ func (e *Env) startAll() {
 		return conn
 	}
 
+	e.deltas = func() (*deltalog.Conn, error) {
+		cfg := deltalog.Config{Name: "test"}
+		cfg.Options = append(cfg.Options, nats.InProcess())
+		return deltalog.Connect(e.t.Context(), cfg)
+	}
 	queues, err := queue.New(queue.Config{Admin: noAdmin}, p.telemetry("queue"))
 	e.fail(err, "queue")
 	queueAddr := p.run("queue", queues)
