@@ -1,0 +1,232 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// suite is some test files of client-go and how they come to run here.
+type suite struct {
+	// folder is that of the bridge, which gets the files, and from their folder in client-go.
+	folder, from string
+	files        map[string][]patch
+	// list is the file that says what comes of each function.
+	list string
+}
+
+// patch changes the text of a file, everywhere where it is; it must be there. With until set, what
+// is between goes too.
+type patch struct{ old, until, new string }
+
+func (p patch) apply(text string) (string, bool) {
+	if p.until == "" {
+		return strings.ReplaceAll(text, p.old, p.new), strings.Contains(text, p.old)
+	}
+	before, rest, began := strings.Cut(text, p.old)
+	_, after, ended := strings.Cut(rest, p.until)
+	return before + p.new + after, began && ended
+}
+
+// modfile is a copy of the module's go.mod, which the suites may need more of, and is of the version of
+// client-go that the environment names.
+func modfile(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "go.mod")
+	if version := os.Getenv("DELTAPLANE_CLIENT_GO"); version != "" {
+		args := []string{"mod", "edit"}
+		for _, module := range []string{"api", "apimachinery", "client-go"} {
+			args = append(args, "-require=k8s.io/"+module+"@"+version)
+		}
+		command(t, append(args, path)...)
+	}
+	return path
+}
+
+// command runs go and returns what it prints.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// build compiles a suite. It returns the program, and the functions that the files have.
+func (s suite) build(t *testing.T, want expectations) (program string, functions []string) {
+	t.Helper()
+	mod := modfile(t)
+	flags := []string{"-mod=mod", "-modfile=" + mod}
+	module := command(t, append([]string{"list", "-m"}, append(flags, "-f", "{{.Dir}}", "k8s.io/client-go")...)...)
+	folder, err := filepath.Abs(s.folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(mod)
+	overlay := map[string]map[string]string{"Replace": {}}
+	for name, patches := range s.files {
+		text, err := os.ReadFile(filepath.Join(module, s.from, name)) //nolint:gosec // of the module cache
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range patches {
+			changed, found := p.apply(string(text))
+			if !found {
+				t.Fatalf("%s has no %q to be patched any more", name, p.old)
+			}
+			text = []byte(changed)
+		}
+		text, found, err := trim(name, text, func(function string) bool { return want[function].cut })
+		if err != nil {
+			t.Fatal(err)
+		}
+		functions = append(functions, found...)
+		patched := filepath.Join(dir, name)
+		if err := os.WriteFile(patched, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay["Replace"][filepath.Join(folder, "upstream_"+name)] = patched
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(replaced, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program = filepath.Join(dir, "suite.test")
+	command(t, append([]string{"test", "-c", "-vet=off", "-overlay=" + replaced, "-o", program}, append(flags, "./"+s.folder)...)...)
+	slices.Sort(functions)
+	return program, functions
+}
+
+// expectation is what comes of a function.
+type expectation struct {
+	since  string // the version of client-go that has it first; empty for all
+	passes bool
+	cut    bool // it is not compiled
+}
+
+type expectations map[string]expectation
+
+var line = regexp.MustCompile(`^(Test\w+) +(?:(\d+\.\d+)\+ +)?(?:(pass)|(fails|cut): \S.*)$`)
+
+// expected reads a list.
+func (s suite) expected(t *testing.T) expectations {
+	t.Helper()
+	file, err := os.Open(s.list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	all := expectations{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if text := lines.Text(); text != "" && !strings.HasPrefix(text, "#") {
+			f := line.FindStringSubmatch(text)
+			if f == nil {
+				t.Fatalf("%s: %q is no line of it", s.list, text)
+			}
+			all[f[1]] = expectation{since: f[2], passes: f[3] != "", cut: f[4] == "cut"}
+		}
+	}
+	return all
+}
+
+// run builds a suite and runs it with each of some variables. What comes of the functions must be
+// what the list says.
+func (s suite) run(t *testing.T, variables ...string) {
+	if testing.Short() {
+		t.Skip("builds client-go's tests")
+	}
+	want := s.expected(t)
+	program, functions := s.build(t, want)
+	for _, name := range functions {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is new in client-go: say in %s what comes of it", name, s.list)
+		}
+	}
+	for name, e := range want {
+		if e.since == "" && !slices.Contains(functions, name) {
+			t.Errorf("client-go has no %s any more: remove it from %s", name, s.list)
+		}
+	}
+	functions = slices.DeleteFunc(functions, func(name string) bool { return want[name].cut })
+	for _, variable := range variables {
+		t.Run(variable, func(t *testing.T) { s.all(t, program, functions, want, variable) })
+	}
+}
+
+// all runs each function in a process of its own, a few at a time.
+func (s suite) all(t *testing.T, program string, functions []string, want expectations, variable string) {
+	var running sync.WaitGroup
+	var passed atomic.Int64
+	slots := make(chan struct{}, 4)
+	for _, name := range functions {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			passes := want[name].passes
+			out, err := s.one(t, program, name, 5, variable)
+			if err != nil && passes {
+				// On a busy machine delays can be too short to be seen: longer ones are then.
+				t.Logf("%s failed, and runs once more with longer delays: %v\n%s", name, err, out)
+				out, err = s.one(t, program, name, 20, variable)
+			}
+			switch {
+			case err != nil && passes:
+				t.Errorf("%s fails: %v\n%s", name, err, out)
+			case err == nil && !passes:
+				t.Errorf("%s passes: say so in %s", name, s.list)
+			case err == nil:
+				passed.Add(1)
+			}
+		})
+	}
+	running.Wait()
+	t.Logf("%d of %d functions that are compiled pass", passed.Load(), len(functions))
+}
+
+// one runs a function.
+func (s suite) one(t *testing.T, program, name string, scale int, variable string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^"+name+"$", "-test.timeout", "2m", "-test.v")
+	cmd.Dir = s.folder
+	cmd.Env = append(os.Environ(), variable, "DELTAPLANE_TIME_SCALE="+strconv.Itoa(scale))
+	out, err := cmd.CombinedOutput()
+	if err == nil && !bytes.Contains(out, []byte("--- PASS: "+name)) {
+		err = errors.New("it did not run")
+	}
+	if text := string(out); len(text) > 8000 {
+		return fmt.Sprintf("%s\n... %d bytes ...\n%s", text[:4000], len(text)-8000, text[len(text)-4000:]), err
+	}
+	return string(out), err
+}
