@@ -25,6 +25,8 @@ type suite struct {
 	// folder is that of the bridge, which gets the files, and from their folder in client-go.
 	folder, from string
 	files        map[string][]patch
+	// without are functions of the files that are not compiled.
+	without []string
 	// list is the file that says what comes of each function.
 	list string
 }
@@ -37,9 +39,17 @@ func (p patch) apply(text string) (string, bool) {
 	if p.until == "" {
 		return strings.ReplaceAll(text, p.old, p.new), strings.Contains(text, p.old)
 	}
-	before, rest, began := strings.Cut(text, p.old)
-	_, after, ended := strings.Cut(rest, p.until)
-	return before + p.new + after, began && ended
+	var changed strings.Builder
+	found := false
+	for {
+		before, rest, began := strings.Cut(text, p.old)
+		_, after, ended := strings.Cut(rest, p.until)
+		if !began || !ended {
+			return changed.String() + text, found
+		}
+		changed.WriteString(before + p.new)
+		text, found = after, true
+	}
 }
 
 // modfile is a copy of the module's go.mod, which the suites may need more of, and is of the version of
@@ -103,7 +113,7 @@ func (s suite) build(t *testing.T, want expectations) (program string, functions
 			}
 			text = []byte(changed)
 		}
-		text, found, err := trim(name, text, func(function string) bool { return want[function].cut })
+		text, found, err := trim(name, text, func(function string) bool { return want[function].cut || slices.Contains(s.without, function) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,8 +170,8 @@ func (s suite) expected(t *testing.T) expectations {
 	return all
 }
 
-// run builds a suite and runs it with each of some variables. What comes of the functions must be
-// what the list says.
+// run builds a suite and runs it, with each of some variables if there are any. What comes of the
+// functions must be what the list says.
 func (s suite) run(t *testing.T, variables ...string) {
 	if testing.Short() {
 		t.Skip("builds client-go's tests")
@@ -179,13 +189,16 @@ func (s suite) run(t *testing.T, variables ...string) {
 		}
 	}
 	functions = slices.DeleteFunc(functions, func(name string) bool { return want[name].cut })
+	if len(variables) == 0 {
+		s.all(t, program, functions, want)
+	}
 	for _, variable := range variables {
 		t.Run(variable, func(t *testing.T) { s.all(t, program, functions, want, variable) })
 	}
 }
 
 // all runs each function in a process of its own, a few at a time.
-func (s suite) all(t *testing.T, program string, functions []string, want expectations, variable string) {
+func (s suite) all(t *testing.T, program string, functions []string, want expectations, env ...string) {
 	var running sync.WaitGroup
 	var passed atomic.Int64
 	slots := make(chan struct{}, 4)
@@ -194,11 +207,11 @@ func (s suite) all(t *testing.T, program string, functions []string, want expect
 		running.Go(func() {
 			defer func() { <-slots }()
 			passes := want[name].passes
-			out, err := s.one(t, program, name, 5, variable)
+			out, err := s.one(t, program, name, 5, env)
 			if err != nil && passes {
 				// On a busy machine delays can be too short to be seen: longer ones are then.
 				t.Logf("%s failed, and runs once more with longer delays: %v\n%s", name, err, out)
-				out, err = s.one(t, program, name, 20, variable)
+				out, err = s.one(t, program, name, 20, env)
 			}
 			switch {
 			case err != nil && passes:
@@ -215,12 +228,12 @@ func (s suite) all(t *testing.T, program string, functions []string, want expect
 }
 
 // one runs a function.
-func (s suite) one(t *testing.T, program, name string, scale int, variable string) (string, error) {
+func (s suite) one(t *testing.T, program, name string, scale int, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.run", "^"+name+"$", "-test.timeout", "2m", "-test.v")
 	cmd.Dir = s.folder
-	cmd.Env = append(os.Environ(), variable, "DELTAPLANE_TIME_SCALE="+strconv.Itoa(scale))
+	cmd.Env = append(append(os.Environ(), env...), "DELTAPLANE_TIME_SCALE="+strconv.Itoa(scale))
 	out, err := cmd.CombinedOutput()
 	if err == nil && !bytes.Contains(out, []byte("--- PASS: "+name)) {
 		err = errors.New("it did not run")

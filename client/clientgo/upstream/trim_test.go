@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// trim removes benchmarks, examples and some tests from a file, and the imports that nothing needs
+// trim removes benchmarks, examples and some functions from a file, and the imports that nothing needs
 // then. It returns the names of all tests, also of those removed.
-func trim(name string, text []byte, remove func(test string) bool) (out []byte, tests []string, err error) {
+func trim(name string, text []byte, remove func(function string) bool) (out []byte, tests []string, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
 	if err != nil {
@@ -26,10 +26,9 @@ func trim(name string, text []byte, remove func(test string) bool) (out []byte, 
 		if !ok || f.Recv != nil {
 			return false
 		}
-		drop := strings.HasPrefix(f.Name.Name, "Benchmark") || strings.HasPrefix(f.Name.Name, "Example")
+		drop := strings.HasPrefix(f.Name.Name, "Benchmark") || strings.HasPrefix(f.Name.Name, "Example") || remove(f.Name.Name)
 		if strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" {
 			tests = append(tests, f.Name.Name)
-			drop = remove(f.Name.Name)
 		}
 		if drop {
 			cuts = append(cuts, f)
@@ -59,11 +58,8 @@ func trim(name string, text []byte, remove func(test string) bool) (out []byte, 
 				return i.Name.Name != "." && !used[i.Name.Name]
 			}
 			full, _ := strconv.Unquote(i.Path.Value)
-			base := path.Base(full)
-			if len(base) > 1 && base[0] == 'v' && strings.Trim(base[1:], "0123456789") == "" {
-				base = path.Base(path.Dir(full))
-			}
-			return !used[base]
+			// The last element may be the package's name or its major version.
+			return !used[path.Base(full)] && !used[path.Base(path.Dir(full))]
 		})
 	}
 	var b bytes.Buffer
