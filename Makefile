@@ -182,6 +182,21 @@ race-soak: deps ## the race tests over and over for SOAK
 	while [ $$(date +%s) -lt $$end ]; do n=$$((n+1)); echo "round $$n"; \
 	  go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG) || exit 1; done
 
+##### client-go's interfaces (client/clientgo, a module of its own) #####
+
+# The module requires the older of the versions of client-go; the other one is required by a copy of its go.mod.
+CLIENT_GO_NEXT := v0.37.2
+
+# The suites are client-go's own tests, taken from the module cache. SHORT=-short leaves them out.
+.PHONY: clientgo-test
+clientgo-test: deps ## client-go's interfaces with both versions of client-go, and client-go's own suites on them
+	cd client/clientgo && go mod tidy -diff && go vet ./...
+	cd client/clientgo && go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) ./...
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; cd client/clientgo; cp go.mod go.sum $$dir; \
+	go mod edit $(foreach m,api apimachinery client-go,-require=k8s.io/$(m)@$(CLIENT_GO_NEXT)) $$dir/go.mod; \
+	echo "client-go $(CLIENT_GO_NEXT)"; \
+	DELTAPLANE_CLIENT_GO=$(CLIENT_GO_NEXT) go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) -mod=mod -modfile=$$dir/go.mod ./...
+
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
 KUBE := cd test/kube && go run ./cmd/kube

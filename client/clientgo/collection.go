@@ -22,9 +22,9 @@ type Index interface {
 	Collections(ctx context.Context) ([]client.CollectionStatus, error)
 }
 
-// Collection is the name of the collection of a resource, as the index lists it. An empty cluster is
-// the only one that has the resource. Errors wrap [client.ErrCollectionNotFound], [ErrAmbiguous], or
-// are those of an index that cannot be reached.
+// Collection is the name of the collection of a resource, as the index lists it. An empty cluster
+// is the only one that has the resource. Errors wrap [client.ErrCollectionNotFound],
+// [ErrAmbiguous], or are those of an index that cannot be reached.
 func Collection(ctx context.Context, index Index, cluster string, resource schema.GroupVersionResource) (string, error) {
 	c, err := discover(ctx, index, cluster, resource)
 	return c.Collection, err

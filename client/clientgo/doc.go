@@ -1,6 +1,6 @@
-// Package clientgo is Deltaplane behind the interfaces of client-go, for controllers that are written on
-// them: informers on the index service and work queues on the queue service. It is a module of its own,
-// so that the client does not depend on client-go.
+// Package clientgo is Deltaplane behind the interfaces of client-go, for controllers that are
+// written on them: informers on the index service and work queues on the queue service. It is a
+// module of its own, so that the client does not depend on client-go.
 //
 //	index := client.NewIndex(conn)
 //	factory := informers.NewSharedInformerFactory(clientset, 0)
@@ -11,7 +11,7 @@
 //		Config: workqueue.Config{Queue: "dev/my-controller"}, // of Deltaplane's client/workqueue
 //	})
 //
-// docs/client-go.md shows what takes the place of what, and docs/differences.md says what differs. The
-// suites of client-go that hold its informers and queues to their rules run on these too, see folder
-// upstream.
+// docs/client-go.md shows what takes the place of what, and docs/differences.md says what differs.
+// The suites of client-go that hold its informers and queues to their rules run on these too, see
+// folder upstream.
 package clientgo

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ErrInformerExists: the factory has an informer of the type already, so that it would not take this
-// one.
+// ErrInformerExists: the factory has an informer of the type already, so that it would not take
+// this one.
 var ErrInformerExists = errors.New("clientgo: the factory has an informer of the type")
 
 // InformerFor puts an informer of the index into a shared informer factory, client-go's or one that

@@ -58,14 +58,14 @@ type Informer struct {
 
 var _ cache.SharedIndexInformer = (*Informer)(nil)
 
-// NewSharedIndexInformer returns an informer of the objects of an example's type, which is a type of
-// the scheme, *unstructured.Unstructured or *metav1.PartialObjectMetadata; the last of these two
-// need kind and apiVersion, or a Resource. Resync is that of handlers that do not say otherwise; zero
-// means never.
+// NewSharedIndexInformer returns an informer of the objects of an example's type, which is a type
+// of the scheme, *unstructured.Unstructured or *metav1.PartialObjectMetadata; the last of these two
+// need kind and apiVersion, or a Resource. Resync is that of handlers that do not say otherwise;
+// zero means never.
 //
 // It asks the index for its collections, so that most mistakes are errors here: [ErrUnknownType],
-// [ErrNoResource], [client.ErrCollectionNotFound], [ErrAmbiguous], [client.ErrDroppedFields] where the
-// index has no more than metadata, and those of an index that cannot be reached.
+// [ErrNoResource], [client.ErrCollectionNotFound], [ErrAmbiguous], [client.ErrDroppedFields] where
+// the index has no more than metadata, and those of an index that cannot be reached.
 func NewSharedIndexInformer(ctx context.Context, index Index, example runtime.Object, resync time.Duration, indexers cache.Indexers, cfg InformerConfig) (*Informer, error) {
 	build, err := prepare(ctx, index, example, indexers, cfg)
 	if err != nil {
@@ -166,14 +166,16 @@ func (i *Informer) beforeStart(change func()) error {
 	return nil
 }
 
-// SetTransform has every object pass a function before it is stored, also as it was deleted. An object
-// that the function fails on is kept apart, see informer.DecodeError. It must be set before the start.
+// SetTransform has every object pass a function before it is stored, also as it was deleted. An
+// object that the function fails on is kept apart, see informer.DecodeError. It must be set before
+// the start.
 func (i *Informer) SetTransform(f cache.TransformFunc) error {
 	return i.beforeStart(func() { i.transform = f })
 }
 
 // SetWatchErrorHandler sets a function that is called with each failure of the watch, an
-// *informer.DisconnectedError. Its reflector is one that does not run. It must be set before the start.
+// *informer.DisconnectedError. Its reflector is one that does not run. It must be set before the
+// start.
 func (i *Informer) SetWatchErrorHandler(f cache.WatchErrorHandler) error {
 	return i.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) { f(r, err) })
 }
@@ -186,8 +188,8 @@ func (i *Informer) SetWatchErrorHandlerWithContext(f cache.WatchErrorHandlerWith
 // Run is RunWithContext until a channel is closed.
 func (i *Informer) Run(stop <-chan struct{}) { i.RunWithContext(wait.ContextForChannel(stop)) }
 
-// RunWithContext follows the collection until ctx ends, and returns when every callback has. A second
-// call logs and returns.
+// RunWithContext follows the collection until ctx ends, and returns when every callback has. A
+// second call logs and returns.
 func (i *Informer) RunWithContext(ctx context.Context) {
 	i.mu.Lock()
 	i.started = true
@@ -216,8 +218,8 @@ func (i *Informer) IsStopped() bool {
 // LastSyncResourceVersion is the resource version that the store has reached.
 func (i *Informer) LastSyncResourceVersion() string { return i.indexer.LastStoreSyncResourceVersion() }
 
-// AtLeast returns once the store has reached the resource version that a write was answered with, so
-// that reads that follow see the write. Errors are those of informer.Store.AtLeast.
+// AtLeast returns once the store has reached the resource version that a write was answered with,
+// so that reads that follow see the write. Errors are those of informer.Store.AtLeast.
 func (i *Informer) AtLeast(ctx context.Context, resourceVersion string) error {
 	return i.shared.Store().AtLeast(ctx, client.Revision{RV: resourceVersion})
 }
@@ -228,8 +230,8 @@ func (i *Informer) Status() informer.Status { return i.shared.Status() }
 // GetStore returns the store, which can only be read.
 func (i *Informer) GetStore() cache.Store { return i.indexer }
 
-// GetIndexer returns the store, which can only be read. Lists of it, and listers made on it, are empty
-// before the first sync, while GetByKey and reads by index fail with [client.ErrNotSynced].
+// GetIndexer returns the store, which can only be read. Lists of it, and listers made on it, are
+// empty before the first sync, while GetByKey and reads by index fail with [client.ErrNotSynced].
 func (i *Informer) GetIndexer() cache.Indexer { return i.indexer }
 
 // AddIndexers adds indexes, at any time. An index function that fails, or does not return the same

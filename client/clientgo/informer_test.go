@@ -22,6 +22,7 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/clientgo"
 	"github.com/deltaplane/deltaplane/client/informer"
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 func pod(namespace, name, node string) *corev1.Pod {
@@ -102,7 +103,7 @@ func TestAFactorysInformersAndListersFollowTheIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if factory.Core().V1().Pods().Informer() != cache.SharedIndexInformer(i) {
+	if factory.Core().V1().Pods().Informer().GetIndexer() != i.GetIndexer() { // 0.37 wraps informers
 		t.Error("the factory has another informer of pods")
 	}
 	if _, err := clientgo.InformerFor(t.Context(), factory, p.index, &corev1.Pod{}, nil, clientgo.InformerConfig{}); !errors.Is(err, clientgo.ErrInformerExists) {
@@ -221,6 +222,9 @@ func TestWhatCannotBeFollowedIsRefusedByName(t *testing.T) {
 	p.collection(t, "dev", "pods").synced(t)
 	p.collection(t, "dev", "nodes").synced(t)
 	p.collection(t, "prod", "pods").synced(t)
+	secrets := p.collection(t, "dev", "secrets")
+	secrets.dropped = []string{delta.EverythingButMetadata}
+	secrets.synced(t)
 	gone := client.NewIndex(nowhere(t))
 	for name, c := range map[string]struct {
 		index   clientgo.Index
@@ -231,7 +235,8 @@ func TestWhatCannotBeFollowedIsRefusedByName(t *testing.T) {
 	}{
 		"a type that the scheme does not have": {p.index, &oddity{}, clientgo.InformerConfig{}, clientgo.ErrUnknownType, "oddity"},
 		"an example without a kind":            {p.index, &unstructured.Unstructured{}, clientgo.InformerConfig{}, clientgo.ErrNoResource, "Unstructured"},
-		"no such collection":                   {p.index, &corev1.Secret{}, clientgo.InformerConfig{}, client.ErrCollectionNotFound, "secrets.v1"},
+		"no such collection":                   {p.index, &corev1.Event{}, clientgo.InformerConfig{}, client.ErrCollectionNotFound, "events.v1"},
+		"metadata alone":                       {p.index, &corev1.Secret{}, clientgo.InformerConfig{}, client.ErrDroppedFields, "dev/secrets.v1"},
 		"no such cluster":                      {p.index, &corev1.Pod{}, clientgo.InformerConfig{Cluster: "test"}, client.ErrCollectionNotFound, `"test"`},
 		"two clusters":                         {p.index, &corev1.Pod{}, clientgo.InformerConfig{}, clientgo.ErrAmbiguous, "dev, prod"},
 	} {

@@ -27,8 +27,8 @@ func MaxOf[T comparable](limiters ...workqueue.TypedRateLimiter[T]) workqueue.Ty
 	return &combined[T]{workqueue.NewTypedMaxOfRateLimiter(limiters...), limiters, func(of []client.RateLimiter) client.RateLimiter { return client.MaxOf(of...) }}
 }
 
-// MaxWait is workqueue.NewTypedWithMaxWaitRateLimiter whose limiter a queue of this package can take
-// over.
+// MaxWait is workqueue.NewTypedWithMaxWaitRateLimiter whose limiter a queue of this package can
+// take over.
 func MaxWait[T comparable](limiter workqueue.TypedRateLimiter[T], longest time.Duration) workqueue.TypedRateLimiter[T] {
 	return &combined[T]{
 		workqueue.NewTypedWithMaxWaitRateLimiter(limiter, longest), []workqueue.TypedRateLimiter[T]{limiter},

@@ -71,9 +71,10 @@ func newPlane(t *testing.T) *plane {
 
 // collection writes the log of one resource, as a reflector does.
 type collection struct {
-	w      *stream.Writer
-	rv     int
-	status func() client.CollectionStatus // on the index
+	w       *stream.Writer
+	rv      int
+	dropped []string                       // what the reflector leaves out
+	status  func() client.CollectionStatus // on the index
 }
 
 // collection makes the log of a resource. The index follows it when this returns; it is synced once
@@ -113,7 +114,7 @@ func (c *collection) write(t *testing.T, r delta.Record) {
 func (c *collection) synced(t *testing.T) *collection {
 	t.Helper()
 	c.rv++
-	c.write(t, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(c.rv)})
+	c.write(t, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(c.rv), Dropped: c.dropped})
 	c.indexed(t)
 	return c
 }

@@ -472,7 +472,13 @@ func TestRemovingAHandler(t *testing.T) {
 				if err := reg.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("Wait while it is called: %v, want the context's end", err)
 				}
+				select {
+				case <-reg.Stopped():
+					t.Error("a handler that is being called says that it has stopped")
+				default:
+				}
 				close(hold)
+				<-reg.Stopped()
 				if err := reg.Wait(t.Context()); err != nil {
 					t.Error(err)
 				}

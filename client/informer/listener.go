@@ -105,8 +105,8 @@ func (r *Registration) Wait(ctx context.Context) error {
 	}
 }
 
-// Stopped is closed when the handler was removed, or its informer has stopped, and its last callback
-// has returned.
+// Stopped is closed when the handler was removed, or its informer has stopped, and its last
+// callback has returned.
 func (r *Registration) Stopped() <-chan struct{} { return r.ended }
 
 // check closes synced when it is due. The mutex is held.

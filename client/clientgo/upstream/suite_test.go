@@ -52,8 +52,8 @@ func (p patch) apply(text string) (string, bool) {
 	}
 }
 
-// modfile is a copy of the module's go.mod, which the suites may need more of, and is of the version of
-// client-go that the environment names.
+// modfile is a copy of the module's go.mod, which the suites may need more of, and is of the
+// version of client-go that the environment names.
 func modfile(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// trim removes benchmarks, examples and some functions from a file, and the imports that nothing needs
-// then. It returns the names of all tests, also of those removed.
+// trim removes benchmarks, examples and some functions from a file, and the imports that nothing
+// needs then. It returns the names of all tests, also of those removed.
 func trim(name string, text []byte, remove func(function string) bool) (out []byte, tests []string, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments)

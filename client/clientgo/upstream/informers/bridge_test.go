@@ -226,8 +226,8 @@ func (s *shelf) Watch(ctx context.Context, _ string, _ client.WatchOptions) iter
 	}
 }
 
-// writable is the store of an informer whose source has what is written. It is not safe for concurrent
-// use.
+// writable is the store of an informer whose source has what is written. It is not safe for
+// concurrent use.
 type writable struct {
 	cache.Indexer
 	*shelf

@@ -147,7 +147,7 @@ func newClock(t *testing.T) clock {
 // Step waits. More than two seconds are the heartbeat of client-go's queue, which there is none of.
 func (c clock) Step(d time.Duration) { <-time.After(c.scale * min(d, 2*time.Second)) }
 
-// longer is how much longer the delays of limiters are, so that whole units are told apart.
+// longer is how much longer the delays of limiters are, so that whole units can be seen.
 const longer = 80
 
 // measured is a limiter of client-go as a queue keeps it.
