@@ -50,8 +50,8 @@ type Informer struct {
 	watcher *cache.Reflector // what watch error handlers are given
 	log     *slog.Logger
 
-	mu        sync.Mutex // guards what follows
-	started   bool
+	mu        sync.Mutex      // guards what follows
+	running   context.Context // that of the run; nil before
 	transform cache.TransformFunc
 	onWatch   cache.WatchErrorHandlerWithContext
 }
@@ -148,10 +148,10 @@ func (i *Informer) decode(decode decodeFunc, o client.Object) (any, error) {
 // watchFailed calls the handler of watch errors.
 func (i *Informer) watchFailed(err error) {
 	i.mu.Lock()
-	onWatch := i.onWatch
+	ctx, onWatch := i.running, i.onWatch
 	i.mu.Unlock()
 	if lost, ok := errors.AsType[*informer.DisconnectedError](err); ok && onWatch != nil {
-		onWatch(context.Background(), i.watcher, lost) //nolint:forbidigo // the index passes none
+		onWatch(ctx, i.watcher, lost)
 	}
 }
 
@@ -159,7 +159,7 @@ func (i *Informer) watchFailed(err error) {
 func (i *Informer) beforeStart(change func()) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.started {
+	if i.running != nil {
 		return fmt.Errorf("%s: %w: informer has already started", i.shared.Name(), informer.ErrStarted)
 	}
 	change()
@@ -180,7 +180,7 @@ func (i *Informer) SetWatchErrorHandler(f cache.WatchErrorHandler) error {
 	return i.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) { f(r, err) })
 }
 
-// SetWatchErrorHandlerWithContext is SetWatchErrorHandler; the context never ends.
+// SetWatchErrorHandlerWithContext is SetWatchErrorHandler; the context is that of the run.
 func (i *Informer) SetWatchErrorHandlerWithContext(f cache.WatchErrorHandlerWithContext) error {
 	return i.beforeStart(func() { i.onWatch = f })
 }
@@ -192,7 +192,9 @@ func (i *Informer) Run(stop <-chan struct{}) { i.RunWithContext(wait.ContextForC
 // second call logs and returns.
 func (i *Informer) RunWithContext(ctx context.Context) {
 	i.mu.Lock()
-	i.started = true
+	if i.running == nil {
+		i.running = ctx
+	}
 	i.mu.Unlock()
 	if err := i.shared.Run(ctx); err != nil {
 		i.log.Warn("informer was started before", slog.String("informer", i.shared.Name()), slog.Any("error", err))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -98,7 +99,11 @@ func TestAFactorysInformersAndListersFollowTheIndex(t *testing.T) {
 	p := newPlane(t)
 	pods := p.collection(t, "dev", "pods").synced(t)
 	pods.put(t, pod("a", "one", "n1"), pod("b", "two", "n2"))
-	factory := informers.NewSharedInformerFactory(nil, 0)
+	seen := func(obj any) (any, error) {
+		obj.(*corev1.Pod).Annotations = map[string]string{"seen": "yes"}
+		return obj, nil
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(nil, 0, informers.WithTransform(seen))
 	i, err := clientgo.InformerFor(t.Context(), factory, p.index, &corev1.Pod{}, cache.Indexers{"node": byNode}, clientgo.InformerConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -149,12 +154,15 @@ func TestAFactorysInformersAndListersFollowTheIndex(t *testing.T) {
 	if got := names(some); err != nil || !slices.Equal(got, []string{"two"}) {
 		t.Errorf("pods of the namespace: %q, %v", got, err)
 	}
+	if _, filed := i.GetIndexer().GetIndexers()[cache.NamespaceIndex]; !filed {
+		t.Error("there is no index by namespace, so that listers of a namespace read all objects")
+	}
 	filed, err := i.GetIndexer().ByIndex("node", "n2")
 	if got := names(filed); err != nil || !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("pods of the node: %q, %v", got, err)
 	}
 	stored, err := lister.Pods("a").Get("one")
-	if err != nil || stored.Kind != "" || stored.Spec.NodeName != "n2" {
+	if err != nil || stored.Kind != "" || stored.Spec.NodeName != "n2" || stored.Annotations["seen"] != "yes" {
 		t.Errorf("the lister has %v, %v; want it as a clientset returns it", stored, err)
 	}
 	one.Finalizers = []string{"last"}
@@ -405,4 +413,26 @@ func TestAnObjectThatLeavesTheScopeIsDeleted(t *testing.T) {
 	r.want(t, "add one@2 true")
 	pods.put(t, pod("a", "one", "n2"))
 	r.want(t, "delete one@4")
+}
+
+func TestADeletionThatNobodySawHasAnUnknownFinalState(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	pods := p.collection(t, "dev", "pods").synced(t)
+	pods.put(t, pod("a", "one", "n1"), pod("a", "two", "n1"))
+	i, err := clientgo.NewSharedIndexInformer(t.Context(), p.index, &corev1.Pod{}, 0, nil, clientgo.InformerConfig{
+		Scope: informer.Scope{FieldSelector: "metadata.name=one"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r recorder
+	if _, err := i.AddEventHandler(&r); err != nil {
+		t.Fatal(err)
+	}
+	run(t, i)
+	r.want(t, "add one@2 true")
+	pods.rv++
+	pods.write(t, delta.Record{Kind: delta.KindDelta, Key: "a/one", RV: delta.RV(strconv.Itoa(pods.rv)), Type: delta.Deleted, DeleteReason: delta.Inferred})
+	r.want(t, "lost a/one one@2")
 }

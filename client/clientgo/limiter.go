@@ -65,22 +65,22 @@ func settings[T comparable](l workqueue.TypedRateLimiter[T]) (none client.RateLi
 	}
 }
 
-// exponential reads a limiter by what it answers: the delay doubles from the base until it is the
-// longest, within 63 steps.
+// exponential reads a limiter by what it answers: the delay doubles from the base until it stays at
+// the longest, within 64 steps.
 func exponential[T comparable](l workqueue.TypedRateLimiter[T]) client.RateLimiter {
 	var probe T
 	l.Forget(probe)
 	defer l.Forget(probe)
 	base := l.When(probe)
-	last := base
+	longest := base
 	for range 64 {
 		next := l.When(probe)
-		if next != 2*last {
-			return client.Exponential(base, next)
+		if next == longest {
+			break
 		}
-		last = next
+		longest = next
 	}
-	return client.Exponential(base, last) // zero doubles to zero
+	return client.Exponential(base, longest)
 }
 
 // mostFast is how many fast attempts are looked for.

@@ -36,8 +36,8 @@ type Queue[T comparable] struct {
 // The limiter is taken over into the queue's settings. Nil leaves the limiter of a queue that
 // exists as it is, and is workqueue.DefaultTypedControllerRateLimiter of one that does not. The
 // exponential and the fast-slow limiter hide their settings; they are read by what they answer for
-// the zero item, which they then forget, and must not be in use. Errors: [ErrNoCodec] and
-// [ErrRateLimiter].
+// the zero item, which they then forget, and must not be in use. With a limiter the queue gets all
+// of Settings, whose zero values mean defaults. Errors: [ErrNoCodec] and [ErrRateLimiter].
 //
 // An item that cannot be encoded goes to Config.OnError, and so does a key that cannot be decoded,
 // which is then added rate-limited again: another version may decode it. Both wrap [ErrKey].
