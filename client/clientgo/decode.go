@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -30,6 +31,9 @@ type decodeFunc func(client.Object) (runtime.Object, error)
 // decoder decodes objects of the type of an example. As those of client-go, typed objects have no
 // kind and apiVersion; unstructured ones and metadata have.
 func decoder(example runtime.Object, scheme *runtime.Scheme) (decodeFunc, error) {
+	if _, err := conversion.EnforcePtr(example); err != nil {
+		return nil, fmt.Errorf("%w: %T: %w", ErrUnknownType, example, err)
+	}
 	switch example.(type) {
 	case *unstructured.Unstructured:
 		return func(o client.Object) (runtime.Object, error) {

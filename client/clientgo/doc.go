@@ -8,7 +8,7 @@
 //	pods := factory.Core().V1().Pods() // its informer and its lister read the index
 //
 //	queue, err := clientgo.NewQueue[types.NamespacedName](ctx, queueConn, nil, clientgo.QueueConfig[types.NamespacedName]{
-//		Config: workqueue.Config{Queue: "dev/my-controller"}, // of Deltaplane's client/workqueue
+//		Config: keys.Config{Queue: "dev/my-controller"}, // Deltaplane's client/workqueue
 //	})
 //
 // docs/client-go.md shows what takes the place of what, and docs/differences.md says what differs.

@@ -59,7 +59,7 @@ type Informer struct {
 var _ cache.SharedIndexInformer = (*Informer)(nil)
 
 // NewSharedIndexInformer returns an informer of the objects of an example's type, which is a type
-// of the scheme, *unstructured.Unstructured or *metav1.PartialObjectMetadata; the last of these two
+// of the scheme, *unstructured.Unstructured or *metav1.PartialObjectMetadata; the last two
 // need kind and apiVersion, or a Resource. Resync is that of handlers that do not say otherwise;
 // zero means never.
 //
@@ -83,6 +83,7 @@ func prepare(ctx context.Context, index Index, example runtime.Object, indexers 
 	return func(resync time.Duration) (*Informer, error) {
 		log := cmp.Or(cfg.Log, slog.Default()) //nolint:forbidigo // as the informer does
 		i := &Informer{log: log}
+		var err error
 		i.shared, err = informer.New(index, informer.Config[any]{
 			Collection: collection, Scope: cfg.Scope, View: view, Fields: cfg.Fields, Resync: resync, CrashOnPanic: cfg.CrashOnPanic, Log: log,
 			Decode: func(o client.Object) (any, error) { return i.decode(decode, o) },
@@ -107,6 +108,9 @@ func prepare(ctx context.Context, index Index, example runtime.Object, indexers 
 
 // resolve checks what is asked for.
 func (c InformerConfig) resolve(ctx context.Context, index Index, example runtime.Object) (collection string, decode decodeFunc, view client.View, err error) {
+	if index == nil {
+		return "", nil, 0, errors.New("clientgo: no index is given")
+	}
 	types := cmp.Or(c.Scheme, scheme.Scheme)
 	if decode, err = decoder(example, types); err != nil {
 		return "", nil, 0, err

@@ -242,6 +242,8 @@ func TestWhatCannotBeFollowedIsRefusedByName(t *testing.T) {
 		names   string
 	}{
 		"a type that the scheme does not have": {p.index, &oddity{}, clientgo.InformerConfig{}, clientgo.ErrUnknownType, "oddity"},
+		"no example":                           {p.index, nil, clientgo.InformerConfig{}, clientgo.ErrUnknownType, "nil"},
+		"a nil example":                        {p.index, (*unstructured.Unstructured)(nil), clientgo.InformerConfig{}, clientgo.ErrUnknownType, "Unstructured"},
 		"an example without a kind":            {p.index, &unstructured.Unstructured{}, clientgo.InformerConfig{}, clientgo.ErrNoResource, "Unstructured"},
 		"no such collection":                   {p.index, &corev1.Event{}, clientgo.InformerConfig{}, client.ErrCollectionNotFound, "events.v1"},
 		"metadata alone":                       {p.index, &corev1.Secret{}, clientgo.InformerConfig{}, client.ErrDroppedFields, "dev/secrets.v1"},

@@ -64,6 +64,9 @@ func NewQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 		with.RateLimiter = s
 		cfg.Settings = &with
 	}
+	if conn == nil {
+		return nil, errors.New("clientgo: no connection is given")
+	}
 	q, err := keys.New(ctx, conn, cfg.Config)
 	if err != nil {
 		return nil, err
