@@ -188,10 +188,12 @@ race-soak: deps ## the race tests over and over for SOAK
 CLIENT_GO_NEXT := v0.37.2
 
 # The suites are client-go's own tests, taken from the module cache. SHORT=-short leaves them out.
-.PHONY: clientgo-test
-clientgo-test: deps ## client-go's interfaces with both versions of client-go, and client-go's own suites on them
+.PHONY: clientgo-test clientgo-next
+clientgo-test: deps ## client-go's interfaces, and client-go's own suites on them
 	cd client/clientgo && go mod tidy -diff && go vet ./...
 	cd client/clientgo && go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) ./...
+
+clientgo-next: deps ## the same with the newer version of client-go
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; cd client/clientgo; cp go.mod go.sum $$dir; \
 	go mod edit $(foreach m,api apimachinery client-go,-require=k8s.io/$(m)@$(CLIENT_GO_NEXT)) $$dir/go.mod; \
 	echo "client-go $(CLIENT_GO_NEXT)"; \
