@@ -12,39 +12,18 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // benchService runs a queue service in this process.
 func benchService(b *testing.B, cfg queue.Config) *grpc.ClientConn {
 	b.Helper()
-	tel, err := telemetry.Setup(b.Context(), telemetry.Config{LogOutput: b.Output(), LogLevel: "warn"})
+	conn, err := client.Dial(queuetest.Address(b, cfg, "warn"), client.DialConfig{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := queue.New(cfg, tel)
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	served := make(chan error, 1)
-	go func() { served <- s.Run(ctx) }()
-	addr, err := s.Addr(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	conn, err := client.Dial(addr, client.DialConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-served; err != nil {
-			b.Error(err)
-		}
-	})
+	b.Cleanup(func() { conn.Close() })
 	return conn
 }
 

@@ -18,12 +18,13 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // onRedis runs a queue service on a Redis and returns a connection to it.
 func onRedis(t *testing.T, url string) *grpc.ClientConn {
 	t.Helper()
-	addr := serveQueue(t, queue.Config{RedisURL: url, Admin: telemetry.AdminConfig{Listen: "off"}}, "error")
+	addr := queuetest.Address(t, queue.Config{RedisURL: url, Admin: telemetry.AdminConfig{Listen: "off"}}, "error")
 	return dial(t, addr, client.DialConfig{})
 }
 

@@ -18,42 +18,15 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // realQueue runs a queue service on the memory engine and returns its address.
 func realQueue(t *testing.T) string {
 	t.Helper()
-	return serveQueue(t, queue.Config{}, "warn")
-}
-
-// serveQueue runs a queue service that logs from a level on, and returns its address.
-func serveQueue(t *testing.T, cfg queue.Config, level string) string {
-	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: level})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := queue.New(cfg, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("queue: %v", err)
-		}
-	})
-	addr, err := s.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr
+	return queuetest.Address(t, queue.Config{}, "warn")
 }
 
 func dial(t *testing.T, addr string, cfg client.DialConfig) *grpc.ClientConn {

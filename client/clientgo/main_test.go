@@ -1,7 +1,6 @@
 package clientgo_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -10,8 +9,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -19,32 +18,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve starts a queue service and connects to it.
 func serve(t *testing.T, cfg queue.Config) *grpc.ClientConn {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
+	conn, err := client.Dial(queuetest.Address(t, cfg, "warn"), client.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := queue.New(cfg, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	addr, err := s.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := client.Dial(addr, client.DialConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("queue: %v", err)
-		}
-	})
+	t.Cleanup(func() { conn.Close() })
 	return conn
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,32 +29,12 @@ type service struct {
 
 func serve(t *testing.T, cfg queue.Config) service {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := queue.New(cfg, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	addr, err := s.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := queuetest.Address(t, cfg, "warn")
 	conn, err := client.Dial(addr, client.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("queue: %v", err)
-		}
-	})
+	t.Cleanup(func() { conn.Close() })
 	return service{conn, addr}
 }
 
