@@ -197,7 +197,7 @@ clientgo-next: deps ## the same with the newer version of client-go
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; cd client/clientgo; cp go.mod go.sum $$dir; \
 	go mod edit $(foreach m,api apimachinery client-go,-require=k8s.io/$(m)@$(CLIENT_GO_NEXT)) $$dir/go.mod; \
 	echo "client-go $(CLIENT_GO_NEXT)"; \
-	DELTAPLANE_CLIENT_GO=$(CLIENT_GO_NEXT) go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) -mod=mod -modfile=$$dir/go.mod ./...
+	DELTAPLANE_MODFILE_DIR=$$dir go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) -mod=mod -modfile=$$dir/go.mod ./...
 
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 

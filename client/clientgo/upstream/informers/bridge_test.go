@@ -79,12 +79,15 @@ func (s source) stream(ctx context.Context, gap bool, yield func(client.Event) b
 		return err
 	}
 	defer w.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes := queued(ctx, w.ResultChan())
 	types := map[watch.EventType]client.EventType{watch.Added: client.EventAdded, watch.Modified: client.EventUpdated, watch.Deleted: client.EventDeleted}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case changed, open := <-w.ResultChan():
+		case changed, open := <-changes:
 			if !open {
 				return nil
 			}
@@ -94,6 +97,36 @@ func (s source) stream(ctx context.Context, gap bool, yield func(client.Event) b
 			}
 		}
 	}
+}
+
+// queued has a source never wait for an informer, as the queue between client-go's reflector and
+// its handlers does.
+func queued(ctx context.Context, from <-chan watch.Event) <-chan watch.Event {
+	to := make(chan watch.Event)
+	go func() {
+		defer close(to)
+		var queue []watch.Event
+		for from != nil || len(queue) > 0 {
+			var first watch.Event
+			var out chan<- watch.Event
+			if len(queue) > 0 {
+				first, out = queue[0], to
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case out <- first:
+				queue = queue[1:]
+			case e, open := <-from:
+				if open {
+					queue = append(queue, e)
+				} else {
+					from = nil
+				}
+			}
+		}
+	}()
+	return to
 }
 
 // event is what an index says of a change: the object as JSON.

@@ -20,8 +20,8 @@ import (
 	"github.com/deltaplane/deltaplane/client/clientgo"
 	keys "github.com/deltaplane/deltaplane/client/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // anyCodec makes keys of what the tests put in queues.
@@ -59,26 +59,11 @@ func serve(t *testing.T) *grpc.ClientConn {
 	if os.Getenv("DELTAPLANE_ENGINE") == "redis" {
 		cfg.RedisURL = embeddedtest.Redis(t).URL()
 	}
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
+	conn, err := client.Dial(queuetest.Address(t, cfg, "warn"), client.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := queue.New(cfg, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	addr, err := s.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := client.Dial(addr, client.DialConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(); cancel(); <-done })
+	t.Cleanup(func() { conn.Close() })
 	return conn
 }
 
@@ -108,44 +93,34 @@ func remoteWithConfig(t *testing.T, _ workqueue.TypedQueueConfig[any]) workqueue
 	return remote(t)
 }
 
-// scale is how much longer delays are than the tests say: the store's clock is not moved by hand.
-func scale(t *testing.T) time.Duration {
-	t.Helper()
-	n, err := strconv.Atoi(os.Getenv("DELTAPLANE_TIME_SCALE"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(n)
-}
+// scale is how much longer delays are than the tests say: the store's clock is not moved by hand,
+// and a busy machine must not outlast them.
+const scale = 20
 
 // delaying is a queue whose delays are as many times longer.
 type delaying struct {
 	workqueue.TypedRateLimitingInterface[any]
-	scale time.Duration
 }
 
 func (d delaying) AddAfter(item any, after time.Duration) {
-	d.TypedRateLimitingInterface.AddAfter(item, d.scale*after)
+	d.TypedRateLimitingInterface.AddAfter(item, scale*after)
 }
 
 func remoteDelaying(t *testing.T) workqueue.TypedDelayingInterface[any] {
 	t.Helper()
-	return delaying{remote(t), scale(t)}
+	return delaying{remote(t)}
 }
 
 // sent reports that what a queue was called for is on its way.
 func sent(workqueue.TypedDelayingInterface[any]) bool { return true }
 
 // clock takes the place of client-go's fake clock: it waits.
-type clock struct{ scale time.Duration }
+type clock struct{}
 
-func newClock(t *testing.T) clock {
-	t.Helper()
-	return clock{scale(t)}
-}
+func newClock(*testing.T) clock { return clock{} }
 
 // Step waits. More than two seconds are the heartbeat of client-go's queue, which there is none of.
-func (c clock) Step(d time.Duration) { <-time.After(c.scale * min(d, 2*time.Second)) }
+func (clock) Step(d time.Duration) { <-time.After(scale * min(d, 2*time.Second)) }
 
 // longer is how much longer the delays of limiters are, so that whole units can be seen.
 const longer = 80
