@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/attempt"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // Controller is one replica of a controller. Make it with [New], say what it is for, and
@@ -51,7 +52,7 @@ func New(index, queue grpc.ClientConnInterface, o Options) *Controller {
 	name := o.Cluster + "/" + o.Name
 	c := &Controller{
 		o: o, conn: queue, index: client.NewIndex(index),
-		queue: client.NewQueue(queue, name, ""), feed: client.NewQueue(queue, name+feedSuffix, ""),
+		queue: client.NewQueue(queue, name, ""), feed: client.NewQueue(queue, name+feed.Suffix, ""),
 		generation: make(chan string, 1), wake: make(chan struct{}, 1), seen: client.Barrier{},
 		panics: attempt.Wait{First: time.Second, Most: 5 * time.Minute},
 	}

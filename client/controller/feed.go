@@ -8,11 +8,11 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/attempt"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 const (
-	feedSuffix = "/feed"
-	feedKey    = "feed"
+	feedKey = "feed"
 	// feedTimeout bounds how long a replica leads, which its lease alone is to do.
 	feedTimeout = 10 * 365 * 24 * time.Hour
 	// feedMargin is next to nothing: what a leader does beyond its lease is a duplicate or is
@@ -86,7 +86,7 @@ func (c *Controller) add(ctx context.Context, to *client.Queue, items []client.A
 // leader is the worker of the feed's key: its reconcile is this replica's leadership.
 func (c *Controller) leader() (*client.Worker, error) {
 	return client.NewWorker(c.conn, client.ReconcilerFunc(c.lead), client.WorkerConfig{
-		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feedSuffix, Lease: c.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout, Grace: c.o.Grace, Log: c.o.Log,
+		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feed.Suffix, Lease: c.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout, Grace: c.o.Grace, Log: c.o.Log,
 		OnConnected: func(connected bool, generation string) {
 			if !connected {
 				return
@@ -144,7 +144,7 @@ func (c *Controller) lead(ctx context.Context, item client.Item) (client.Result,
 		}
 		c.emit(Event{Kind: EventLed, Reason: reason})
 	}()
-	left, err := decodeSaved(item.State)
+	left, err := feed.Decode(item.State)
 	if err != nil {
 		c.emit(Event{Kind: EventQueueFailed, Reason: "the last leader's position cannot be used", Err: err})
 	}

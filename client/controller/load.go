@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/attempt"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // load is what was made of changes, and what is reached once that is added.
@@ -21,13 +22,13 @@ type load struct {
 	// sweeps are namespaces whose keys are all to be added, "" for every key, and behind what.
 	sweeps map[string]client.Barrier
 	// moved are places; one without a position is lost.
-	moved map[string]place
+	moved map[string]feed.Place
 	// due: a mapper panicked. done: the round for one that did before is among the sweeps.
 	due, done bool
 }
 
 func newLoad() load {
-	return load{keys: map[string]client.Barrier{}, sweeps: map[string]client.Barrier{}, moved: map[string]place{}}
+	return load{keys: map[string]client.Barrier{}, sweeps: map[string]client.Barrier{}, moved: map[string]feed.Place{}}
 }
 
 func (l *load) empty() bool { return len(l.keys)+len(l.sweeps)+len(l.moved) == 0 && !l.due && !l.done }
@@ -136,7 +137,7 @@ func (f *follower) take(ctx context.Context, s step) {
 		}
 		l.due = l.due || due
 		if s.position != "" || s.gap != "" {
-			l.moved[w.id] = place{Position: s.position, Epoch: s.upper.Epoch, RV: s.upper.RV}
+			l.moved[w.id] = feed.Place{Position: string(s.position), Epoch: s.upper.Epoch, RV: s.upper.RV}
 		}
 	})
 	f.swept, f.ready = f.swept && !s.whole, f.ready || s.whole

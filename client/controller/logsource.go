@@ -2,10 +2,7 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -118,30 +115,36 @@ func (w *watched) loggedOwners(key string, o *owned) (keys []string) {
 
 const logPrefix = "log."
 
-// formatLogPosition writes a place as numbers joined by dots.
+// formatLogPosition writes a place of a log.
 func formatLogPosition(p deltalog.Position) position {
-	return position(fmt.Sprintf("%s%d.%d.%d.%d.%d", logPrefix, p.Epoch, p.Sequence, p.Term, p.Created.UnixNano(), p.Fresh.UnixNano()))
+	return numbered(logPrefix, p.Epoch, p.Sequence, p.Term, nanoseconds(p.Created), nanoseconds(p.Fresh))
 }
 
-func parseLogPosition(text position) (p deltalog.Position, err error) {
+// nanoseconds is a time since 1970, or 0 for the zero time.
+func nanoseconds(t time.Time) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return uint64(t.UnixNano()) //nolint:gosec // read back as it is
+}
+
+func timeOf(nanoseconds uint64) time.Time {
+	if nanoseconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(nanoseconds)) //nolint:gosec // as it was written
+}
+
+func parseLogPosition(text position) (deltalog.Position, error) {
 	if text == "" {
-		return p, nil
+		return deltalog.Position{}, nil
 	}
-	rest, ok := strings.CutPrefix(string(text), logPrefix)
-	parts := strings.Split(rest, ".")
-	var n [5]uint64
-	if !ok || len(parts) != len(n) {
-		return p, fmt.Errorf("%w: %q", errPosition, text)
-	}
-	for i, part := range parts {
-		var fault error
-		n[i], fault = strconv.ParseUint(part, 10, 63)
-		err = errors.Join(err, fault)
-	}
+	n, err := text.numbers(logPrefix, 5)
 	if err != nil {
-		return p, fmt.Errorf("%w: %q: %w", errPosition, text, err)
+		return deltalog.Position{}, err
 	}
 	return deltalog.Position{
-		Position: delta.Position{Epoch: n[0], Sequence: n[1], Term: n[2]}, Created: time.Unix(0, int64(n[3])), Fresh: time.Unix(0, int64(n[4])),
+		Position: delta.Position{Epoch: n[0], Sequence: n[1], Term: n[2]},
+		Created:  timeOf(n[3]), Fresh: timeOf(n[4]),
 	}, nil
 }

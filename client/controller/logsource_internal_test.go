@@ -50,6 +50,7 @@ func TestALogReadingSaysWhatOnlyAWholeStateCanTell(t *testing.T) {
 func FuzzLogPosition(f *testing.F) {
 	now := time.Unix(5, 6)
 	f.Add(string(formatLogPosition(deltalog.Position{Position: delta.Position{Epoch: 1, Sequence: 2, Term: 3}, Created: now, Fresh: now})))
+	f.Add(string(formatLogPosition(deltalog.Position{Fresh: now}))) // of a log whose age nobody knows
 	f.Add("log.1.2.3.4")
 	f.Add("1.2.3.4.5.6.7")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -94,12 +94,12 @@ func (c *Controller) watchFailed(w *watched, err error) {
 	c.emit(Event{Kind: EventWatchFailed, Collection: w.collection, Err: err})
 }
 
-// formatPosition writes a position as numbers joined by dots.
+// formatPosition writes a position of a watch.
 func formatPosition(p client.Position) position {
 	if p == (client.Position{}) {
 		return ""
 	}
-	return position(fmt.Sprintf("%d.%d.%d.%d.%d.%d.%d", p.Epoch, p.Sequence, p.Term, p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection))
+	return numbered("", p.Epoch, p.Sequence, p.Term, p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection)
 }
 
 var errPosition = errors.New("controller: malformed position")
@@ -108,16 +108,38 @@ func parsePosition(text position) (client.Position, error) {
 	if text == "" {
 		return client.Position{}, nil
 	}
-	var n [7]uint64
-	parts := strings.Split(string(text), ".")
-	if len(parts) != len(n) {
-		return client.Position{}, fmt.Errorf("%w: %q", errPosition, text)
+	n, err := text.numbers("", 7)
+	if err != nil {
+		return client.Position{}, err
 	}
+	return client.Position{Epoch: n[0], Sequence: n[1], Term: n[2], ToldEpoch: n[3], ToldSequence: n[4], ToldTerm: n[5], Selection: n[6]}, nil
+}
+
+// numbered writes a position as numbers joined by dots, behind what says whose they are.
+func numbered(prefix string, numbers ...uint64) position {
+	text := []byte(prefix)
+	for i, n := range numbers {
+		if i > 0 {
+			text = append(text, '.')
+		}
+		text = strconv.AppendUint(text, n, 10)
+	}
+	return position(text)
+}
+
+// numbers reads what numbered wrote.
+func (p position) numbers(prefix string, count int) ([]uint64, error) {
+	rest, ok := strings.CutPrefix(string(p), prefix)
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != count {
+		return nil, fmt.Errorf("%w: %q", errPosition, p)
+	}
+	n := make([]uint64, count)
 	for i, part := range parts {
 		var err error
 		if n[i], err = strconv.ParseUint(part, 10, 64); err != nil {
-			return client.Position{}, fmt.Errorf("%w: %q: %w", errPosition, text, err)
+			return nil, fmt.Errorf("%w: %q: %w", errPosition, p, err)
 		}
 	}
-	return client.Position{Epoch: n[0], Sequence: n[1], Term: n[2], ToldEpoch: n[3], ToldSequence: n[4], ToldTerm: n[5], Selection: n[6]}, nil
+	return n, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // The reasons of a round over every key.
@@ -33,8 +34,8 @@ type term struct {
 	item       client.Item
 	generation string
 
-	state saved // what was reached: its keys are acknowledged
-	dirty bool  // it is to be saved
+	state feed.State // what was reached: its keys are acknowledged
+	dirty bool       // it is to be saved
 
 	mu   sync.Mutex // guards the rest
 	load load
@@ -43,7 +44,7 @@ type term struct {
 }
 
 // begins says why every key has to be added although a leader left something.
-func begins(left saved, generation string, resync time.Duration) string {
+func begins(left feed.State, generation string, resync time.Duration) string {
 	switch {
 	case left.Generation == "":
 		return sweepFirst
@@ -57,9 +58,9 @@ func begins(left saved, generation string, resync time.Duration) string {
 }
 
 // newTerm goes on from what was left, or for a reason from nothing.
-func newTerm(c *Controller, item client.Item, generation string, left saved, reason string) *term {
+func newTerm(c *Controller, item client.Item, generation string, left feed.State, reason string) *term {
 	t := &term{c: c, item: item, generation: generation, load: newLoad(), room: make(chan struct{}), wake: make(chan struct{}, 1)}
-	t.state = saved{Generation: generation, Swept: left.Swept, Due: left.Due, At: map[string]place{}}
+	t.state = feed.State{Generation: generation, Swept: left.Swept, Due: left.Due, At: map[string]feed.Place{}}
 	if reason != "" {
 		t.state.Swept, t.state.Due, t.dirty = time.Now().Unix(), false, true
 		c.emit(Event{Kind: EventSweep, Reason: reason})
@@ -68,7 +69,7 @@ func newTerm(c *Controller, item client.Item, generation string, left saved, rea
 	for _, w := range c.watches {
 		if at, ok := left.At[w.id]; ok {
 			t.state.At[w.id] = at
-			c.saw(w.collection, at.revision())
+			c.saw(w.collection, client.Revision{Epoch: at.Epoch, RV: at.RV})
 		}
 	}
 	return t
@@ -81,7 +82,7 @@ func (t *term) run(ctx context.Context) (again string, err error) {
 	defer stop()
 	var watches sync.WaitGroup
 	for _, w := range t.c.watches {
-		from := t.state.At[w.id].Position
+		from := position(t.state.At[w.id].Position)
 		watches.Go(func() { t.follow(follow, w, from) })
 	}
 	again, err = t.work(ctx)
@@ -178,7 +179,7 @@ func (t *term) save(ctx context.Context) error {
 	if !t.dirty {
 		return nil
 	}
-	b, err := t.state.encode()
+	b, err := t.state.Encode()
 	if err == nil {
 		err = t.c.feed.SaveState(ctx, feedKey, t.item.Token, b)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // The roles of collections.
@@ -46,7 +47,7 @@ func (w *watched) resolved(full string, o Options) error {
 	}
 	w.onLog = o.Deltas != nil && w.role != roleMapped && w.selection.all()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %t %s", w.role, o.ClusterScoped, what))
-	w.id = full + "#" + hex.EncodeToString(sum[:4])
+	w.id = feed.Name(full, hex.EncodeToString(sum[:4]))
 	if w.onLog { // positions of a log are no positions of a watch
 		w.id += "@log"
 	}

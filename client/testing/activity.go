@@ -1,12 +1,12 @@
 package testing
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // activity is what the code under test is doing, as its connections show it.
@@ -86,26 +86,20 @@ func (a *activity) work(queues []string, n int) {
 	}
 }
 
-// feedSuffix ends the name of the queue by which the replicas of a controller agree on who
-// follows the changes. Its only key is leased for as long as that lasts.
-const feedSuffix = "/feed"
-
-func isFeed(queue string) bool { return strings.HasSuffix(queue, feedSuffix) }
+// isFeed reports whether a queue is one by which the replicas of a controller agree on who follows
+// the changes. Its only key is leased for as long as that lasts.
+func isFeed(queue string) bool { return strings.HasSuffix(queue, feed.Suffix) }
 
 // saved notes the position that the feed of a controller saves: behind it every change was
-// made keys of, which are in the queue. It is the state of package controller.
+// made keys of, which are in the queue.
 func (a *activity) saved(queue string, state []byte) {
-	var left struct {
-		At map[string]struct {
-			RV string `json:"r"`
-		} `json:"at"`
-	}
-	if json.Unmarshal(state, &left) != nil {
+	left, err := feed.Decode(state)
+	if err != nil {
 		return
 	}
 	at := map[string]delta.RV{}
-	for id, place := range left.At {
-		collection, _, _ := strings.Cut(id, "#")
+	for name, place := range left.At {
+		collection := feed.Collection(name)
 		if rv, seen := at[collection]; !seen || delta.Compare(place.RV, rv) < 0 {
 			at[collection] = place.RV
 		}

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -40,24 +41,12 @@ func (k *keys) after(d time.Duration, do func(ctx context.Context)) {
 	done := k.activity.call()
 	k.later.Go(func() {
 		defer done()
-		if k.sleep(k.base, d) {
+		if attempt.Sleep(k.base, d) {
 			ctx, cancel := context.WithTimeout(k.base, ownTimeout)
 			defer cancel()
 			do(ctx)
 		}
 	})
-}
-
-// sleep reports whether the time passed before ctx ended.
-func (k *keys) sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // part is a share of a time.
@@ -130,7 +119,7 @@ func (k *keys) adding(ctx context.Context, queue string, names []string) (tear b
 		}
 	}
 	if late > 0 {
-		k.sleep(ctx, late)
+		attempt.Sleep(ctx, late)
 	}
 	return tear
 }

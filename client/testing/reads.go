@@ -2,12 +2,12 @@ package testing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -81,17 +81,22 @@ func pageOf(req any) string {
 	return ""
 }
 
+// The failures that are made up, as the index answers them.
+var (
+	errAway    = errors.New("the replica goes away (package client/testing)")
+	errBehind  = errors.New("the replica is behind (package client/testing)")
+	readFaults = []rpc.Rule{
+		{Is: errAway, Code: codes.Unavailable, Reason: "STOPPING"},
+		{Is: errBehind, Code: codes.DeadlineExceeded, Reason: "REVISION_NOT_REACHED"},
+	}
+)
+
 // failure is what a replica answers that goes away, or has not reached what is asked for.
 func failure(req any) error {
-	code, reason := codes.Unavailable, "STOPPING"
 	if c, ok := req.(interface{ GetConsistency() *indexv1.Consistency }); ok && c.GetConsistency().GetAtLeast() != nil {
-		code, reason = codes.DeadlineExceeded, "REVISION_NOT_REACHED"
+		return rpc.Status(errBehind, readFaults)
 	}
-	st, err := status.New(code, reason+" (package client/testing)").WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: rpc.Domain})
-	if err != nil {
-		return err
-	}
-	return st.Err()
+	return rpc.Status(errAway, readFaults)
 }
 
 // name is the last part of a full method name.
