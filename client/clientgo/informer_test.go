@@ -73,6 +73,7 @@ func version(obj any) string {
 
 func (r *recorder) OnAdd(obj any, initial bool) { r.note("add %s %t", version(obj), initial) }
 func (r *recorder) OnUpdate(old, obj any)       { r.note("update %s %s", version(old), version(obj)) }
+
 func (r *recorder) OnDelete(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		r.note("lost %s %s", gone.Key, version(gone.Obj))

@@ -31,7 +31,8 @@ func MaxOf[T comparable](limiters ...workqueue.TypedRateLimiter[T]) workqueue.Ty
 // take over.
 func MaxWait[T comparable](limiter workqueue.TypedRateLimiter[T], longest time.Duration) workqueue.TypedRateLimiter[T] {
 	return &combined[T]{
-		workqueue.NewTypedWithMaxWaitRateLimiter(limiter, longest), []workqueue.TypedRateLimiter[T]{limiter},
+		workqueue.NewTypedWithMaxWaitRateLimiter(limiter, longest),
+		[]workqueue.TypedRateLimiter[T]{limiter},
 		func(of []client.RateLimiter) client.RateLimiter { return client.MaxWait(of[0], longest) },
 	}
 }
