@@ -8,6 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // logSource follows the delta log for collections of which every change counts. The others need to
@@ -117,7 +118,7 @@ const logPrefix = "log."
 
 // formatLogPosition writes a place of a log.
 func formatLogPosition(p deltalog.Position) position {
-	return numbered(logPrefix, p.Epoch, p.Sequence, p.Term, nanoseconds(p.Created), nanoseconds(p.Fresh))
+	return feed.Numbers(logPrefix, p.Epoch, p.Sequence, p.Term, nanoseconds(p.Created), nanoseconds(p.Fresh))
 }
 
 // nanoseconds is a time since 1970, or 0 for the zero time.
@@ -139,7 +140,7 @@ func parseLogPosition(text position) (deltalog.Position, error) {
 	if text == "" {
 		return deltalog.Position{}, nil
 	}
-	n, err := text.numbers(logPrefix, 5)
+	n, err := text.Numbers(logPrefix, 5)
 	if err != nil {
 		return deltalog.Position{}, err
 	}

@@ -3,11 +3,9 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // source is where changes come from. Watches of the index are one; the delta log can be
@@ -21,7 +19,7 @@ type source interface {
 }
 
 // position is where a source can be followed from, in its own notation. Empty is nowhere.
-type position string
+type position = feed.Position
 
 // step is one thing that a source says.
 type step struct {
@@ -48,7 +46,7 @@ type step struct {
 type indexSource struct{ c *Controller }
 
 func (s *indexSource) follow(ctx context.Context, w *watched, from position, least client.Revision, take func(step)) error {
-	resume, err := parsePosition(from)
+	resume, err := from.OfWatch()
 	if err != nil {
 		return err
 	}
@@ -68,7 +66,7 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 		if err != nil {
 			return err
 		}
-		st := step{position: formatPosition(e.Position), upper: e.Upper}
+		st := step{position: feed.WatchPosition(e.Position), upper: e.Upper}
 		if st.upper.IsZero() { // of a server that states no upper bound
 			st.upper = e.Revision
 		}
@@ -92,54 +90,4 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 func (c *Controller) watchFailed(w *watched, err error) {
 	c.health.set(w.part(), err)
 	c.emit(Event{Kind: EventWatchFailed, Collection: w.collection, Err: err})
-}
-
-// formatPosition writes a position of a watch.
-func formatPosition(p client.Position) position {
-	if p == (client.Position{}) {
-		return ""
-	}
-	return numbered("", p.Epoch, p.Sequence, p.Term, p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection)
-}
-
-var errPosition = errors.New("controller: malformed position")
-
-func parsePosition(text position) (client.Position, error) {
-	if text == "" {
-		return client.Position{}, nil
-	}
-	n, err := text.numbers("", 7)
-	if err != nil {
-		return client.Position{}, err
-	}
-	return client.Position{Epoch: n[0], Sequence: n[1], Term: n[2], ToldEpoch: n[3], ToldSequence: n[4], ToldTerm: n[5], Selection: n[6]}, nil
-}
-
-// numbered writes a position as numbers joined by dots, behind what says whose they are.
-func numbered(prefix string, numbers ...uint64) position {
-	text := []byte(prefix)
-	for i, n := range numbers {
-		if i > 0 {
-			text = append(text, '.')
-		}
-		text = strconv.AppendUint(text, n, 10)
-	}
-	return position(text)
-}
-
-// numbers reads what numbered wrote.
-func (p position) numbers(prefix string, count int) ([]uint64, error) {
-	rest, ok := strings.CutPrefix(string(p), prefix)
-	parts := strings.Split(rest, ".")
-	if !ok || len(parts) != count {
-		return nil, fmt.Errorf("%w: %q", errPosition, p)
-	}
-	n := make([]uint64, count)
-	for i, part := range parts {
-		var err error
-		if n[i], err = strconv.ParseUint(part, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: %q: %w", errPosition, p, err)
-		}
-	}
-	return n, nil
 }

@@ -25,6 +25,9 @@ type State struct {
 	Due bool `json:"due,omitempty"`
 	// At are the places by names made by [Name]. A collection without one is read from its state.
 	At map[string]Place `json:"at"`
+	// Fed names, sorted, what the changes up to the positions were handed to, where that is not
+	// one thing only. What is not among them has had none.
+	Fed []string `json:"f,omitempty"`
 }
 
 // Place is how far a collection was followed.
