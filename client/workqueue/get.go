@@ -21,16 +21,25 @@ const (
 // will come but a key that this process has in hand and has added since: as upstream, the Get
 // after its Done hands it out once more.
 func (q *Queue) Get() (key string, shutdown bool) {
+	item, err := q.GetItem(context.Background())
+	return item.Key, err != nil
+}
+
+// GetItem is Get with all that came with the key, and ends with ctx too. The error is that of ctx,
+// or [client.ErrStopped] when there is no key and none will come.
+func (q *Queue) GetItem(ctx context.Context) (client.Item, error) {
 	for {
-		h, err := q.get()
+		h, err := q.get(ctx)
 		switch {
 		case err == nil:
-			key = h.Item().Key
+			item := h.Item()
 			q.mu.Lock()
-			q.held[key] = &holding{Held: h}
-			delete(q.again, key)
+			q.held[item.Key] = &holding{Held: h}
+			delete(q.again, item.Key)
 			q.mu.Unlock()
-			return key, false
+			return item, nil
+		case ctx.Err() != nil:
+			return client.Item{}, ctx.Err()
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // shutting down: look again
 		default:
 			q.mu.Lock()
@@ -38,24 +47,34 @@ func (q *Queue) Get() (key string, shutdown bool) {
 			q.mu.Unlock()
 			q.shut()
 			q.maybeEnd()
-			return "", true
+			return client.Item{}, client.ErrStopped
 		}
 	}
 }
 
-func (q *Queue) get() (*client.Held, error) {
+func (q *Queue) get(ctx context.Context) (*client.Held, error) {
 	switch {
 	case !q.ShuttingDown():
-		return q.pulls.Get(q.open)
+		open := q.open
+		if ctx.Done() != nil {
+			var cancel context.CancelFunc
+			open, cancel = context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(q.open, cancel)()
+		}
+		return q.pulls.Get(open)
 	case q.ctx.Err() != nil:
 		return nil, client.ErrStopped
 	}
 	for began := time.Now(); ; {
-		ctx, cancel := context.WithTimeout(q.ctx, onItsWay)
-		h, err := q.pulls.Get(ctx)
+		short, cancel := context.WithTimeout(q.ctx, onItsWay)
+		h, err := q.pulls.Get(short)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return h, err
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 		dirty := q.dirty()
 		counts := q.counts()

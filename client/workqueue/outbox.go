@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -17,12 +18,23 @@ type pending struct {
 	retried bool      // rate-limited at least once before forget; the earliest of those delays wins
 	forget  bool
 	limited int // rate-limited adds after forget: each of them counts
+
+	// Of all adds: the highest priority, the highest revisions and the last trace.
+	added    bool
+	priority int
+	barrier  client.Barrier
+	trace    string
 }
 
-func (w *pending) empty() bool { return *w == pending{} }
+func (w *pending) empty() bool {
+	return !w.add && w.due.IsZero() && !w.retried && !w.forget && w.limited == 0
+}
 
 // fold adds a call to what is asked for.
 func (w *pending) fold(op client.Op, now time.Time) {
+	if op.Kind != client.OpForget {
+		w.of(op)
+	}
 	switch op.Kind {
 	case client.OpAddAfter:
 		if due := now.Add(op.Delay); w.due.IsZero() || due.Before(w.due) {
@@ -37,10 +49,26 @@ func (w *pending) fold(op client.Op, now time.Time) {
 	}
 }
 
+// of notes what comes with an add.
+func (w *pending) of(op client.Op) {
+	if !w.added || op.Priority > w.priority {
+		w.priority = op.Priority
+	}
+	w.added, w.trace = true, cmp.Or(op.Trace, w.trace)
+	if len(op.Barrier) == 0 {
+		return
+	}
+	b := make(client.Barrier, len(op.Barrier))
+	b.Merge(w.barrier) // the caller's stays as it is
+	b.Merge(op.Barrier)
+	w.barrier = b
+}
+
 // before puts back an operation that failed: what was asked for since comes after it.
 func (w *pending) before(op client.Op, now time.Time) {
 	switch {
 	case op.Kind == client.OpAddRateLimited && w.forget:
+		w.of(op)
 		w.retried = true
 	case op.Kind == client.OpForget && w.forget: // the later one does for both
 	case op.Kind == client.OpForget:
@@ -71,7 +99,16 @@ func (w *pending) operations(key string, most int, now time.Time) []client.Op {
 	if !w.due.IsZero() && !late {
 		ops = append(ops, client.Op{Key: key, Kind: client.OpAddAfter, Delay: w.due.Sub(now)})
 	}
-	*w = pending{limited: w.limited - n}
+	for i := range ops {
+		if ops[i].Kind != client.OpForget {
+			ops[i].Priority, ops[i].Barrier, ops[i].Trace = w.priority, w.barrier, w.trace
+		}
+	}
+	left := pending{limited: w.limited - n}
+	if left.limited > 0 {
+		left.added, left.priority, left.barrier, left.trace = w.added, w.priority, w.barrier, w.trace
+	}
+	*w = left
 	return ops
 }
 
@@ -86,6 +123,7 @@ type entry struct {
 	asked    int  // calls so far
 	taken    int  // of these, those before the last sending
 	answered int  // of these, those that were answered, well or not
+	done     int  // of these, those that were done, or refused for good
 }
 
 // outbox keeps what callers ask for until the service has answered it. It takes any number of
@@ -184,6 +222,9 @@ func (o *outbox) answer(e *entry, op client.Op, err error) {
 	if e.whole || e.failed {
 		e.answered = e.taken
 	}
+	if e.whole && !e.failed {
+		e.done = e.taken
+	}
 	switch {
 	case e.pending.empty():
 		delete(o.entries, e.key)
@@ -211,6 +252,16 @@ func (o *outbox) again() {
 // flush waits until every call so far was answered, well or not: of one key, or of all when
 // key is empty.
 func (o *outbox) flush(ctx context.Context, key string) error {
+	return o.wait(ctx, key, func(e *entry) int { return e.answered })
+}
+
+// acknowledged waits until every call so far was done, or refused for good.
+func (o *outbox) acknowledged(ctx context.Context) error {
+	return o.wait(ctx, "", func(e *entry) int { return e.done })
+}
+
+// wait waits until a count of every entry has reached the calls so far.
+func (o *outbox) wait(ctx context.Context, key string, reached func(*entry) int) error {
 	defer context.AfterFunc(ctx, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -233,7 +284,7 @@ func (o *outbox) flush(ctx context.Context, key string) error {
 	o.waiting++
 	defer func() { o.waiting-- }()
 	for _, t := range targets {
-		for t.e.answered < t.at {
+		for reached(t.e) < t.at {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

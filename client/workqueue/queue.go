@@ -256,31 +256,55 @@ func (q *Queue) retry() {
 
 // Add makes a key wait, unless it waits already. It never waits for the service, nor do
 // AddAfter, AddRateLimited and Forget: what they ask for is folded by key until it is sent.
-func (q *Queue) Add(key string) {
+func (q *Queue) Add(key string) { q.AddItem(client.AddItem{Key: key}, AddOptions{}) }
+
+// AddOptions say when an added key is to run; the zero value is at once.
+type AddOptions struct {
+	// After is the least delay; see [Queue.AddAfter].
+	After time.Duration
+	// RateLimited has the key wait as the queue's rate limiter says too, and counts it there.
+	RateLimited bool
+}
+
+// AddItem adds a key with a priority, a barrier and a trace. Of adds that are folded before they are
+// sent, the highest priority, the highest revisions and the last trace count.
+func (q *Queue) AddItem(item client.AddItem, o AddOptions) {
+	op := client.Op{Key: item.Key, Priority: item.Priority, Barrier: item.Barrier, Trace: item.Trace}
+	if o.RateLimited {
+		limited := op
+		limited.Kind = client.OpAddRateLimited
+		q.addLater(limited)
+	}
+	switch {
+	case o.After > 0:
+		op.Kind, op.Delay = client.OpAddAfter, o.After
+		q.addLater(op)
+	case !o.RateLimited:
+		q.addNow(op)
+	}
+}
+
+func (q *Queue) addNow(op client.Op) {
 	q.mu.Lock()
 	shut := q.ShuttingDown()
-	if h := q.held[key]; h != nil && !shut {
+	if h := q.held[op.Key]; h != nil && !shut {
 		h.dirty = true
 	}
 	q.mu.Unlock()
 	if !shut {
-		q.put(client.Op{Key: key})
+		q.put(op)
 	}
 }
 
 // AddAfter makes a key wait after d; the earlier of two due times wins. The time counts from
 // the call, also while the service cannot be reached.
 func (q *Queue) AddAfter(key string, d time.Duration) {
-	if d <= 0 {
-		q.Add(key)
-		return
-	}
-	q.addLater(client.Op{Key: key, Kind: client.OpAddAfter, Delay: d})
+	q.AddItem(client.AddItem{Key: key}, AddOptions{After: d})
 }
 
 // AddRateLimited makes a key wait as the queue's rate limiter says.
 func (q *Queue) AddRateLimited(key string) {
-	q.addLater(client.Op{Key: key, Kind: client.OpAddRateLimited})
+	q.AddItem(client.AddItem{Key: key}, AddOptions{RateLimited: true})
 }
 
 // addLater ignores keys after a shutdown, as upstream does, except those in hand: their next run
@@ -296,6 +320,10 @@ func (q *Queue) addLater(op client.Op) {
 
 // Forget has the rate limiter forget a key; Done is still needed.
 func (q *Queue) Forget(key string) { q.put(client.Op{Key: key, Kind: client.OpForget}) }
+
+// Flush waits until the service has done, or refused for good, whatever was called for so far; while
+// it cannot be reached that is not the case. Errors: that of ctx, and [client.ErrStopped].
+func (q *Queue) Flush(ctx context.Context) error { return q.out.acknowledged(ctx) }
 
 func (q *Queue) put(op client.Op) {
 	if !q.out.put(op) {
@@ -337,7 +365,10 @@ func (q *Queue) counts() (counts client.Counts) {
 
 // Done ends the holding of a key: if it was added meanwhile it waits again. A
 // key that this process does not hold is left alone.
-func (q *Queue) Done(key string) {
+func (q *Queue) Done(key string) { q.Settle(key, client.Result{Outcome: client.OutcomeDone}) }
+
+// Settle is Done that says more of how it ended.
+func (q *Queue) Settle(key string, r client.Result) {
 	q.mu.Lock()
 	h := q.held[key]
 	delete(q.held, key)
@@ -352,7 +383,7 @@ func (q *Queue) Done(key string) {
 		q.tell("done", key, fmt.Errorf("workqueue: %q is not held", key))
 		return
 	}
-	q.tell("done", key, h.Settle(client.Result{Outcome: client.OutcomeDone}))
+	q.tell("done", key, h.Settle(r))
 	if again {
 		q.mu.Lock()
 		if _, waits := q.again[key]; waits {
