@@ -33,8 +33,8 @@ type Codec[T comparable] interface {
 	Decode(key string) (T, error)
 }
 
-// builtin is the codec of a type that has one, decided once for each queue.
-func builtin[T comparable]() (Codec[T], error) {
+// CodecFor is the codec of a type that has one built in; the error is [ErrNoCodec] otherwise.
+func CodecFor[T comparable]() (Codec[T], error) {
 	if c, ok := any(texts{}).(Codec[T]); ok {
 		return c, nil
 	}
@@ -89,9 +89,9 @@ func (c names[T]) Decode(key string) (item T, err error) {
 	return item, nil
 }
 
-// decode has a codec decode a key, and refuses one that it would not make: Done of the item could
-// not name it.
-func decode[T comparable](c Codec[T], key string) (item T, err error) {
+// DecodeKey has a codec decode a key, and refuses one that it would not make ([ErrKey]): Done of the
+// item could not name it.
+func DecodeKey[T comparable](c Codec[T], key string) (item T, err error) {
 	if item, err = c.Decode(key); err != nil {
 		return item, fmt.Errorf("%w: %q: %w", ErrKey, key, err)
 	}

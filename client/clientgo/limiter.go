@@ -37,13 +37,14 @@ func MaxWait[T comparable](limiter workqueue.TypedRateLimiter[T], longest time.D
 	}
 }
 
-// settings are those of a limiter for a queue. Errors wrap ErrRateLimiter.
-func settings[T comparable](l workqueue.TypedRateLimiter[T]) (none client.RateLimiter, err error) {
+// LimiterSettings are those of a limiter for a queue, as [NewQueue] reads them. Errors wrap
+// [ErrRateLimiter].
+func LimiterSettings[T comparable](l workqueue.TypedRateLimiter[T]) (none client.RateLimiter, err error) {
 	switch l := l.(type) {
 	case *combined[T]:
 		of := make([]client.RateLimiter, len(l.of))
 		for i := range l.of {
-			if of[i], err = settings(l.of[i]); err != nil {
+			if of[i], err = LimiterSettings(l.of[i]); err != nil {
 				return none, err
 			}
 		}

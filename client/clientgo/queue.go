@@ -45,12 +45,12 @@ func NewQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 	codec := cfg.Codec
 	if codec == nil {
 		var err error
-		if codec, err = builtin[T](); err != nil {
+		if codec, err = CodecFor[T](); err != nil {
 			return nil, err
 		}
 	}
 	if limiter != nil {
-		s, err := settings(limiter)
+		s, err := LimiterSettings(limiter)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (q *Queue[T]) Get() (item T, shutdown bool) {
 			var none T
 			return none, true
 		}
-		item, err := decode(q.codec, key)
+		item, err := DecodeKey(q.codec, key)
 		if err == nil {
 			return item, false
 		}
