@@ -1,0 +1,254 @@
+package controllerruntime
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/clientgo"
+	keys "github.com/deltaplane/deltaplane/client/workqueue"
+)
+
+// queueConfig says which queue it is.
+type queueConfig[T comparable] struct {
+	keys.Config
+	Codec   clientgo.Codec[T]         // nil: the built-in one of T
+	Barrier func() client.Barrier     // what is added now is about nothing newer
+	Seen    func(client.Barrier) bool // whether this process has seen a state as new as a barrier
+}
+
+// waiter is *client.Index as far as queues need it.
+type waiter interface {
+	WaitFor(ctx context.Context, b client.Barrier, timeout time.Duration) (client.Barrier, error)
+}
+
+// queue is a priority queue of requests that a queue service keeps for all replicas.
+type queue[T comparable] struct {
+	keys  *keys.Queue
+	cfg   queueConfig[T]
+	codec clientgo.Codec[T]
+	index waiter
+	open  context.Context // ends with the shutdown
+	close context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	hands  map[T]*hand
+	aside  int            // keys that wait for their barrier
+	ready  []client.Item  // of these, those that need not any more
+	gets   []*get         // that wait for a key
+	parted sync.WaitGroup // those aside
+}
+
+var _ priorityqueue.PriorityQueue[string] = (*queue[string])(nil)
+
+// newQueue returns a queue that works until ctx ends, or has been shut down and holds nothing.
+func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index waiter, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*queue[T], error) {
+	codec := cfg.Codec
+	if codec == nil {
+		var err error
+		if codec, err = clientgo.CodecFor[T](); err != nil {
+			return nil, err
+		}
+	}
+	if limiter != nil {
+		l, err := clientgo.LimiterSettings(limiter)
+		if err != nil {
+			return nil, err
+		}
+		var with client.QueueConfig
+		if cfg.Settings != nil {
+			with = *cfg.Settings
+		}
+		with.RateLimiter = l
+		cfg.Settings = &with
+	}
+	q, err := keys.New(ctx, conn, cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	open, shut := context.WithCancel(ctx)
+	return &queue[T]{keys: q, cfg: cfg, codec: codec, index: index, open: open, close: shut, hands: map[T]*hand{}}, nil
+}
+
+// encode is the key of a request; false when it has none, which was reported then.
+func (q *queue[T]) encode(op string, request T) (key string, ok bool) {
+	key, err := q.codec.Encode(request)
+	if err == nil {
+		return key, true
+	}
+	if !errors.Is(err, clientgo.ErrKey) {
+		err = fmt.Errorf("%w: %v: %w", clientgo.ErrKey, request, err)
+	}
+	q.report(op, "", err)
+	return "", false
+}
+
+func (q *queue[T]) report(op, key string, err error) {
+	if q.cfg.OnError != nil {
+		q.cfg.OnError(op, key, err)
+		return
+	}
+	log := cmp.Or(q.cfg.Log, slog.Default()) //nolint:forbidigo // as the queue of keys does
+	log.Error("work queue cannot use a key", slog.String("queue", q.cfg.Queue), slog.String("op", op), slog.String("key", key), slog.Any("error", err))
+}
+
+// AddWithOpts implements priorityqueue.PriorityQueue. What concerns a request in hand, but for an
+// add at once, is part of its settlement.
+func (q *queue[T]) AddWithOpts(o priorityqueue.AddOpts, requests ...T) {
+	priority := 0
+	if o.Priority != nil {
+		priority = *o.Priority
+	}
+	for _, request := range requests {
+		if o.RateLimited || o.After > 0 {
+			if h, ok := q.held(request); ok && h.again(o.After, o.RateLimited, priority) {
+				continue
+			}
+		}
+		key, ok := q.encode("add", request)
+		if !ok {
+			continue
+		}
+		item := client.AddItem{Key: key, Priority: levelOf(priority)}
+		if q.cfg.Barrier != nil {
+			item.Barrier = q.cfg.Barrier()
+		}
+		q.keys.AddItem(item, keys.AddOptions{After: o.After, RateLimited: o.RateLimited})
+	}
+}
+
+// Add makes a request wait, unless it waits already. It never waits for the service.
+func (q *queue[T]) Add(request T) { q.AddWithOpts(priorityqueue.AddOpts{}, request) }
+
+// AddAfter makes a request wait after d; the earlier of two due times wins.
+func (q *queue[T]) AddAfter(request T, d time.Duration) {
+	q.AddWithOpts(priorityqueue.AddOpts{After: d}, request)
+}
+
+// AddRateLimited makes a request wait as the queue's rate limiter says.
+func (q *queue[T]) AddRateLimited(request T) {
+	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, request)
+}
+
+// Forget has the rate limiter forget a request.
+func (q *queue[T]) Forget(request T) {
+	if h, ok := q.held(request); ok && h.forget() {
+		return
+	}
+	if key, ok := q.encode("forget", request); ok {
+		q.keys.Forget(key)
+	}
+}
+
+// NumRequeues is how often a request was added rate-limited since it was forgotten.
+func (q *queue[T]) NumRequeues(request T) int {
+	if key, ok := q.encode("num requeues", request); ok {
+		return q.keys.NumRequeues(key)
+	}
+	return 0
+}
+
+// Get waits for a request and holds it until Done. When shutdown is true there is none.
+func (q *queue[T]) Get() (request T, shutdown bool) {
+	request, _, shutdown = q.GetWithPriority()
+	return request, shutdown
+}
+
+// GetWithPriority is Get that says the request's priority.
+func (q *queue[T]) GetWithPriority() (request T, priority int, shutdown bool) {
+	for {
+		item, ok := q.next()
+		if !ok {
+			return request, 0, true
+		}
+		request, err := clientgo.DecodeKey(q.codec, item.Key)
+		if err != nil {
+			q.report("get", item.Key, err)
+			q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRateLimited})
+			continue
+		}
+		q.mu.Lock()
+		q.hands[request] = newHand(item, q.keys.Context(item.Key))
+		q.mu.Unlock()
+		return request, priorityOf(item.Priority), false
+	}
+}
+
+// held is the hand of a request that this process holds.
+func (q *queue[T]) held(request T) (*hand, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h, ok := q.hands[request]
+	return h, ok
+}
+
+// Done ends the holding of a request: all that was called for it meanwhile is one settlement.
+func (q *queue[T]) Done(request T) {
+	q.mu.Lock()
+	h, ok := q.hands[request]
+	delete(q.hands, request)
+	q.mu.Unlock()
+	if !ok {
+		q.report("done", "", fmt.Errorf("%w: %v is not held", clientgo.ErrKey, request))
+		return
+	}
+	result, more := h.result()
+	if more != (keys.AddOptions{}) {
+		q.keys.AddItem(client.AddItem{Key: h.item.Key, Priority: levelOf(h.priority)}, more)
+	}
+	q.keys.Settle(h.item.Key, result)
+}
+
+// Flush waits until the service has acknowledged whatever was called for so far.
+func (q *queue[T]) Flush(ctx context.Context) error { return q.keys.Flush(ctx) }
+
+// Len is how many requests are ready and not held, by anybody.
+func (q *queue[T]) Len() int { return q.keys.Len() }
+
+// ShutDown has adds ignored, and Get hand out what is ready and then tell of the shutdown.
+func (q *queue[T]) ShutDown() {
+	q.shut()
+	q.keys.ShutDown()
+}
+
+// ShutDownWithDrain is ShutDown that waits until this process holds nothing any more.
+func (q *queue[T]) ShutDownWithDrain() {
+	q.shut()
+	q.keys.ShutDownWithDrain()
+}
+
+// ShuttingDown reports whether the queue was shut down.
+func (q *queue[T]) ShuttingDown() bool { return q.keys.ShuttingDown() }
+
+// Wait returns when everything that the queue started has ended.
+func (q *queue[T]) Wait() {
+	q.keys.Wait()
+	q.parted.Wait()
+}
+
+// levels are priorities as controllers have them, by those of the service from -4 on. A priority is
+// the next lower one of these, so that an order of magnitude counts; the lowest has no end.
+var levels = [...]int{-1000, -100, -10, -1, 0, 1, 10, 100}
+
+// levelOf is the service's priority of a controller's.
+func levelOf(priority int) int {
+	level := 0
+	for n, from := range levels {
+		if priority >= from {
+			level = n
+		}
+	}
+	return level - 4
+}
+
+// priorityOf is the controller's priority of the service's.
+func priorityOf(level int) int { return levels[min(max(level+4, 0), len(levels)-1)] }
