@@ -26,37 +26,57 @@ type get struct {
 	cancel context.CancelFunc
 }
 
-// next leases a key whose barrier is reached. Keys whose barrier is not wait aside meanwhile, and hold
-// up nobody. It returns false when the queue is shut down.
-func (q *queue[T]) next() (client.Item, bool) {
+// next leases a key whose barrier is reached, and counts it as begun. Keys whose barrier is not wait
+// aside meanwhile, and hold up nobody. It returns false when the queue is shut down.
+func (q *requests[T]) next() (client.Item, bool) {
 	for {
 		g, item, ok := q.begin()
 		if ok {
 			return item, true
 		}
+		if g == nil {
+			return item, false
+		}
 		item, err := q.keys.GetItem(g.ctx)
 		q.end(g, err == nil)
 		switch {
+		case err == nil && q.open.Err() != nil:
+			q.giveBack(item, 0)
+			q.took()
 		case err == nil && q.reached(item.Barrier):
 			return item, true
 		case err == nil:
 			q.park(item)
-		case !errors.Is(err, context.Canceled): // else one that waited aside is ready
+			q.took()
+		case !errors.Is(err, context.Canceled): // else one that waited aside is ready, or it is over
 			return client.Item{}, false
 		}
 	}
 }
 
-// begin takes a key that has waited aside, or else makes a call that is woken for one.
-func (q *queue[T]) begin() (*get, client.Item, bool) {
+// took says that a key is begun no more.
+func (q *requests[T]) took() {
+	q.mu.Lock()
+	q.begun--
+	q.mu.Unlock()
+	q.maybeStop()
+}
+
+// begin takes a key that has waited aside, or else makes a call that is woken for one; there is
+// neither once the queue is shut down.
+func (q *requests[T]) begin() (*get, client.Item, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.open.Err() != nil {
+		return nil, client.Item{}, false
+	}
 	if len(q.ready) > 0 {
 		item := q.ready[0]
 		q.ready = q.ready[1:]
+		q.begun++
 		return nil, item, true
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(q.open)
 	g := &get{ctx, cancel}
 	q.gets = append(q.gets, g)
 	return g, client.Item{}, false
@@ -64,9 +84,12 @@ func (q *queue[T]) begin() (*get, client.Item, bool) {
 
 // end is called when a call of Get waits no more. One that was woken, and has another key, wakes the
 // next.
-func (q *queue[T]) end(g *get, other bool) {
+func (q *requests[T]) end(g *get, other bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if other {
+		q.begun++
+	}
 	i := slices.Index(q.gets, g)
 	if i >= 0 {
 		q.gets = slices.Delete(q.gets, i, i+1)
@@ -77,7 +100,7 @@ func (q *queue[T]) end(g *get, other bool) {
 }
 
 // wake has a call of Get take a key that waited aside. The mutex is held.
-func (q *queue[T]) wake() {
+func (q *requests[T]) wake() {
 	if len(q.ready) > 0 && len(q.gets) > 0 {
 		q.gets[0].cancel()
 		q.gets = q.gets[1:]
@@ -85,7 +108,7 @@ func (q *queue[T]) wake() {
 }
 
 // reached reports whether reads will not have to wait for a barrier.
-func (q *queue[T]) reached(b client.Barrier) bool {
+func (q *requests[T]) reached(b client.Barrier) bool {
 	if len(b) == 0 || q.cfg.Seen != nil && q.cfg.Seen(b) {
 		return true
 	}
@@ -96,21 +119,22 @@ func (q *queue[T]) reached(b client.Barrier) bool {
 }
 
 // park has a key wait aside.
-func (q *queue[T]) park(item client.Item) {
+func (q *requests[T]) park(item client.Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.aside >= mostAside || q.open.Err() != nil {
-		q.giveBack(item)
+		q.giveBack(item, asideAgain)
 		return
 	}
 	q.aside++
 	q.parted.Go(func() {
+		defer q.maybeStop()
 		reached := q.await(item)
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.aside--
 		if !reached || q.open.Err() != nil {
-			q.giveBack(item)
+			q.giveBack(item, asideAgain)
 			return
 		}
 		q.ready = append(q.ready, item)
@@ -119,7 +143,7 @@ func (q *queue[T]) park(item client.Item) {
 }
 
 // await waits until a key's barrier is reached; false when that takes too long.
-func (q *queue[T]) await(item client.Item) bool {
+func (q *requests[T]) await(item client.Item) bool {
 	lease := q.keys.Context(item.Key)
 	ctx, cancel := context.WithTimeout(q.open, asideMost)
 	defer cancel()
@@ -144,17 +168,18 @@ func (q *queue[T]) await(item client.Item) bool {
 }
 
 // giveBack returns a key uncounted.
-func (q *queue[T]) giveBack(item client.Item) {
-	q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRelease, After: asideAgain, Reason: "its barrier is not reached"})
+func (q *requests[T]) giveBack(item client.Item, after time.Duration) {
+	q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRelease, After: after, Reason: "its barrier is not reached"})
 }
 
 // shut gives back what waits aside.
-func (q *queue[T]) shut() {
+func (q *requests[T]) shut() {
 	q.close()
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	for _, item := range q.ready {
-		q.giveBack(item)
+		q.giveBack(item, 0)
 	}
 	q.ready = nil
+	q.mu.Unlock()
+	q.maybeStop()
 }

@@ -40,8 +40,13 @@ func newHand(item client.Item, ctx context.Context) *hand {
 // Context ends when the lease is about to.
 func (h *hand) Context() context.Context { return h.ctx }
 
-// Alive is nil while the lease holds by this process's clock.
-func (h *hand) Alive() error { return h.item.Alive() }
+// Alive is nil while the lease holds by this process's clock, and else says why not.
+func (h *hand) Alive() error {
+	if h.ctx.Err() != nil {
+		return context.Cause(h.ctx)
+	}
+	return h.item.Alive()
+}
 
 // atLeast is what a read of a collection must see.
 func (h *hand) atLeast(collection string) client.Revision {

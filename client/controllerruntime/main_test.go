@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -13,8 +12,6 @@ import (
 
 	dptest "github.com/deltaplane/deltaplane/client/testing"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func pod(namespace, name, node string) *corev1.Pod {
 	return &corev1.Pod{

@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
 // Options say how an operator works. Name must be set.
@@ -51,7 +53,7 @@ type Options struct {
 	Queue client.QueueConfig
 	// OnError is called with what fails and is tried again: op is "feed", "add" or another call of
 	// the queue, about names a collection or a key. It must be quick and safe for concurrent use.
-	// Without it these failures go to Log.
+	// Without it these failures go to Log, one of each op a minute.
 	OnError func(op, about string, err error)
 	// Log receives what goes wrong. Default: slog.Default().
 	Log *slog.Logger
@@ -69,8 +71,9 @@ type Operator struct {
 	fed         client.Barrier
 	collections map[schema.GroupVersionResource]string // full names
 	queues      map[string]keptQueue
-	fault       chan error // holds the first one that the manager has to end with
-	lead        *lead      // of the cache that has started
+	fault       chan error                 // holds the first one that the manager has to end with
+	lead        *lead                      // of the cache that has started
+	said        map[string]*attempt.Report // by op
 }
 
 // keptQueue is what the operator needs to know of a controller's queue.
@@ -104,7 +107,7 @@ func New(index, queue grpc.ClientConnInterface, o Options) (*Operator, error) {
 	return &Operator{
 		o: o, index: client.NewIndex(index), conn: queue, seen: client.Barrier{}, fed: client.Barrier{}, queues: map[string]keptQueue{},
 		collections: map[schema.GroupVersionResource]string{},
-		fault:       make(chan error, 1),
+		fault:       make(chan error, 1), said: map[string]*attempt.Report{},
 	}, nil
 }
 
@@ -128,7 +131,25 @@ func (o *Operator) report(op, about string, err error) {
 		o.o.OnError(op, about, err)
 		return
 	}
+	o.mu.Lock()
+	if o.said[op] == nil {
+		o.said[op] = &attempt.Report{}
+	}
+	due := o.said[op].Due("") // each of a busy operator's keys would be too much
+	o.mu.Unlock()
+	if !due {
+		return
+	}
 	o.o.Log.Error("operator failed", slog.String("operator", o.o.Name), slog.String("op", op), slog.String("about", about), slog.Any("error", err))
+}
+
+// queueFailed reports what a queue could not do. One that cannot be made ends the manager.
+func (o *Operator) queueFailed(name, op, key string, err error) {
+	if e, ok := errors.AsType[*client.Error](err); ok && op == "configure" && (e.Code == codes.InvalidArgument || e.Code == codes.Unimplemented) {
+		o.fail(fmt.Errorf("controllerruntime: queue of controller %q: %w", name, err))
+		return
+	}
+	o.report(op, cmp.Or(key, name), err)
 }
 
 // queueName names the queue of a controller, or of the feed.

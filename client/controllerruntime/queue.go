@@ -31,27 +31,30 @@ type waiter interface {
 	WaitFor(ctx context.Context, b client.Barrier, timeout time.Duration) (client.Barrier, error)
 }
 
-// queue is a priority queue of requests that a queue service keeps for all replicas.
-type queue[T comparable] struct {
+// requests is a priority queue that a queue service keeps for all replicas.
+type requests[T comparable] struct {
 	keys  *keys.Queue
 	cfg   queueConfig[T]
 	codec clientgo.Codec[T]
 	index waiter
 	open  context.Context // ends with the shutdown
 	close context.CancelFunc
+	stop  context.CancelFunc // ends what the queue has started
 
 	mu     sync.Mutex // guards what follows
 	hands  map[T]*hand
+	begun  int            // keys that are on their way through Get
 	aside  int            // keys that wait for their barrier
 	ready  []client.Item  // of these, those that need not any more
 	gets   []*get         // that wait for a key
 	parted sync.WaitGroup // those aside
 }
 
-var _ priorityqueue.PriorityQueue[string] = (*queue[string])(nil)
+var _ priorityqueue.PriorityQueue[string] = (*requests[string])(nil)
 
-// newQueue returns a queue that works until ctx ends, or has been shut down and holds nothing.
-func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index waiter, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*queue[T], error) {
+// newQueue returns a queue that works until ctx ends, or has been shut down and holds nothing: what
+// waits then is the other replicas', so that Get does not hand it out as client-go's queue does.
+func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index waiter, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*requests[T], error) {
 	codec := cfg.Codec
 	if codec == nil {
 		var err error
@@ -71,16 +74,18 @@ func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 		with.RateLimiter = l
 		cfg.Settings = &with
 	}
+	ctx, stop := context.WithCancel(ctx)
 	q, err := keys.New(ctx, conn, cfg.Config)
 	if err != nil {
+		stop()
 		return nil, err
 	}
 	open, shut := context.WithCancel(ctx)
-	return &queue[T]{keys: q, cfg: cfg, codec: codec, index: index, open: open, close: shut, hands: map[T]*hand{}}, nil
+	return &requests[T]{keys: q, cfg: cfg, codec: codec, index: index, open: open, close: shut, stop: stop, hands: map[T]*hand{}}, nil
 }
 
 // encode is the key of a request; false when it has none, which was reported then.
-func (q *queue[T]) encode(op string, request T) (key string, ok bool) {
+func (q *requests[T]) encode(op string, request T) (key string, ok bool) {
 	key, err := q.codec.Encode(request)
 	if err == nil {
 		return key, true
@@ -92,7 +97,7 @@ func (q *queue[T]) encode(op string, request T) (key string, ok bool) {
 	return "", false
 }
 
-func (q *queue[T]) report(op, key string, err error) {
+func (q *requests[T]) report(op, key string, err error) {
 	if q.cfg.OnError != nil {
 		q.cfg.OnError(op, key, err)
 		return
@@ -103,7 +108,7 @@ func (q *queue[T]) report(op, key string, err error) {
 
 // AddWithOpts implements priorityqueue.PriorityQueue. What concerns a request in hand, but for an
 // add at once, is part of its settlement.
-func (q *queue[T]) AddWithOpts(o priorityqueue.AddOpts, requests ...T) {
+func (q *requests[T]) AddWithOpts(o priorityqueue.AddOpts, requests ...T) {
 	priority := 0
 	if o.Priority != nil {
 		priority = *o.Priority
@@ -127,20 +132,20 @@ func (q *queue[T]) AddWithOpts(o priorityqueue.AddOpts, requests ...T) {
 }
 
 // Add makes a request wait, unless it waits already. It never waits for the service.
-func (q *queue[T]) Add(request T) { q.AddWithOpts(priorityqueue.AddOpts{}, request) }
+func (q *requests[T]) Add(request T) { q.AddWithOpts(priorityqueue.AddOpts{}, request) }
 
 // AddAfter makes a request wait after d; the earlier of two due times wins.
-func (q *queue[T]) AddAfter(request T, d time.Duration) {
+func (q *requests[T]) AddAfter(request T, d time.Duration) {
 	q.AddWithOpts(priorityqueue.AddOpts{After: d}, request)
 }
 
 // AddRateLimited makes a request wait as the queue's rate limiter says.
-func (q *queue[T]) AddRateLimited(request T) {
+func (q *requests[T]) AddRateLimited(request T) {
 	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, request)
 }
 
 // Forget has the rate limiter forget a request.
-func (q *queue[T]) Forget(request T) {
+func (q *requests[T]) Forget(request T) {
 	if h, ok := q.held(request); ok && h.forget() {
 		return
 	}
@@ -150,7 +155,7 @@ func (q *queue[T]) Forget(request T) {
 }
 
 // NumRequeues is how often a request was added rate-limited since it was forgotten.
-func (q *queue[T]) NumRequeues(request T) int {
+func (q *requests[T]) NumRequeues(request T) int {
 	if key, ok := q.encode("num requeues", request); ok {
 		return q.keys.NumRequeues(key)
 	}
@@ -158,33 +163,37 @@ func (q *queue[T]) NumRequeues(request T) int {
 }
 
 // Get waits for a request and holds it until Done. When shutdown is true there is none.
-func (q *queue[T]) Get() (request T, shutdown bool) {
+func (q *requests[T]) Get() (request T, shutdown bool) {
 	request, _, shutdown = q.GetWithPriority()
 	return request, shutdown
 }
 
 // GetWithPriority is Get that says the request's priority.
-func (q *queue[T]) GetWithPriority() (request T, priority int, shutdown bool) {
+func (q *requests[T]) GetWithPriority() (request T, priority int, shutdown bool) {
 	for {
 		item, ok := q.next()
 		if !ok {
 			return request, 0, true
 		}
 		request, err := clientgo.DecodeKey(q.codec, item.Key)
+		q.mu.Lock()
+		q.begun--
+		if err == nil {
+			q.hands[request] = newHand(item, q.keys.Context(item.Key))
+		}
+		q.mu.Unlock()
 		if err != nil {
 			q.report("get", item.Key, err)
 			q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRateLimited})
+			q.maybeStop()
 			continue
 		}
-		q.mu.Lock()
-		q.hands[request] = newHand(item, q.keys.Context(item.Key))
-		q.mu.Unlock()
 		return request, priorityOf(item.Priority), false
 	}
 }
 
 // held is the hand of a request that this process holds.
-func (q *queue[T]) held(request T) (*hand, bool) {
+func (q *requests[T]) held(request T) (*hand, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	h, ok := q.hands[request]
@@ -192,7 +201,7 @@ func (q *queue[T]) held(request T) (*hand, bool) {
 }
 
 // Done ends the holding of a request: all that was called for it meanwhile is one settlement.
-func (q *queue[T]) Done(request T) {
+func (q *requests[T]) Done(request T) {
 	q.mu.Lock()
 	h, ok := q.hands[request]
 	delete(q.hands, request)
@@ -206,31 +215,41 @@ func (q *queue[T]) Done(request T) {
 		q.keys.AddItem(client.AddItem{Key: h.item.Key, Priority: levelOf(h.priority)}, more)
 	}
 	q.keys.Settle(h.item.Key, result)
+	q.maybeStop()
+}
+
+// maybeStop ends what the queue has started once it is shut down and holds nothing.
+func (q *requests[T]) maybeStop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open.Err() != nil && len(q.hands)+q.aside+q.begun == 0 {
+		q.stop()
+	}
 }
 
 // Flush waits until the service has acknowledged whatever was called for so far.
-func (q *queue[T]) Flush(ctx context.Context) error { return q.keys.Flush(ctx) }
+func (q *requests[T]) Flush(ctx context.Context) error { return q.keys.Flush(ctx) }
 
 // Len is how many requests are ready and not held, by anybody.
-func (q *queue[T]) Len() int { return q.keys.Len() }
+func (q *requests[T]) Len() int { return q.keys.Len() }
 
-// ShutDown has adds ignored, and Get hand out what is ready and then tell of the shutdown.
-func (q *queue[T]) ShutDown() {
-	q.shut()
+// ShutDown has adds ignored, and Get tell of the shutdown.
+func (q *requests[T]) ShutDown() {
 	q.keys.ShutDown()
+	q.shut()
 }
 
 // ShutDownWithDrain is ShutDown that waits until this process holds nothing any more.
-func (q *queue[T]) ShutDownWithDrain() {
-	q.shut()
+func (q *requests[T]) ShutDownWithDrain() {
 	q.keys.ShutDownWithDrain()
+	q.shut()
 }
 
 // ShuttingDown reports whether the queue was shut down.
-func (q *queue[T]) ShuttingDown() bool { return q.keys.ShuttingDown() }
+func (q *requests[T]) ShuttingDown() bool { return q.keys.ShuttingDown() }
 
 // Wait returns when everything that the queue started has ended.
-func (q *queue[T]) Wait() {
+func (q *requests[T]) Wait() {
 	q.keys.Wait()
 	q.parted.Wait()
 }

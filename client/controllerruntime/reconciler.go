@@ -26,7 +26,7 @@ type Controller[T comparable] struct {
 	codec clientgo.Codec[T]
 
 	mu    sync.Mutex
-	queue *queue[T] // nil before NewQueue
+	queue *requests[T] // nil before NewQueue
 }
 
 // Reconciler wraps a reconciler. Its context ends with the lease of the request, reads of the
@@ -88,7 +88,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, request T) (reconcile.Res
 	return result, err
 }
 
-func (c *Controller[T]) newQueue(name string, limiter workqueue.TypedRateLimiter[T]) (*queue[T], error) {
+func (c *Controller[T]) newQueue(name string, limiter workqueue.TypedRateLimiter[T]) (*requests[T], error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.queue != nil {
@@ -101,7 +101,7 @@ func (c *Controller[T]) newQueue(name string, limiter workqueue.TypedRateLimiter
 	q, err := newQueue(context.Background(), c.op.conn, c.op.index, limiter, queueConfig[T]{
 		Config: keys.Config{
 			Queue: c.op.queueName(name), Settings: &settings, Name: c.op.o.Identity, Lease: c.op.o.Lease, Grace: c.op.o.Grace,
-			OnError: c.op.o.OnError, Log: c.op.o.Log,
+			OnError: func(of, key string, err error) { c.op.queueFailed(name, of, key, err) }, Log: c.op.o.Log,
 		},
 		Codec: c.codec, Barrier: c.op.barrier, Seen: c.op.hasSeen,
 	})
