@@ -11,11 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
 // remote is a cache that keeps nothing: the index answers.
@@ -36,22 +33,8 @@ type remote struct {
 
 var _ cache.Cache = (*remote)(nil)
 
-// newRemote makes a cache; nothing is asked of the index before Start.
-func newRemote(op *Operator, cfg *rest.Config, o cache.Options) (*remote, error) {
-	if o.Scheme == nil {
-		o.Scheme = scheme.Scheme
-	}
-	if o.Mapper == nil {
-		var err error
-		if o.HTTPClient == nil {
-			if o.HTTPClient, err = rest.HTTPClientFor(cfg); err != nil {
-				return nil, fmt.Errorf("could not create HTTP client from config: %w", err)
-			}
-		}
-		if o.Mapper, err = apiutil.NewDynamicRESTMapper(cfg, o.HTTPClient); err != nil {
-			return nil, fmt.Errorf("could not create RESTMapper from config: %w", err)
-		}
-	}
+// newRemote makes a cache of complete options; nothing is asked of the index before Start.
+func newRemote(op *Operator, o cache.Options) (*remote, error) {
 	if o.NewInformer != nil {
 		return nil, errors.New("controllerruntime: cache.Options.NewInformer needs a local cache, see Options.Local")
 	}

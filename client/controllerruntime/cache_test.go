@@ -81,7 +81,10 @@ func step(name, to string) *corev1.ConfigMap {
 	}
 }
 
-func TestHandlersGetOldAndNewObjects(t *testing.T) {
+func TestHandlersGetOldAndNewObjects(t *testing.T) { onEachCache(t, handlersGetOldAndNewObjects) }
+
+func handlersGetOldAndNewObjects(t *testing.T, started starter) {
+	t.Helper()
 	env := dptest.Start(t, dptest.Config{Resources: []string{"configmaps"}})
 	mirror(t, env, step("a", "1"))
 	c := started(t, env, cache.Options{})
@@ -117,6 +120,11 @@ func TestHandlersGetOldAndNewObjects(t *testing.T) {
 }
 
 func TestSelectionsHoldForReadsAndHandlers(t *testing.T) {
+	onEachCache(t, selectionsHoldForReadsAndHandlers)
+}
+
+func selectionsHoldForReadsAndHandlers(t *testing.T, started starter) {
+	t.Helper()
 	env := dptest.Start(t, dptest.Config{Resources: []string{"pods"}})
 	env.Apply(namespaces("one", "two", "three", "four")...)
 	mirror(t, env, pod("one", "a", "n1"), pod("one", "b", "n1"), pod("two", "a", "n1"), pod("three", "a", "n1"), pod("four", "a", "n1"))
@@ -124,7 +132,7 @@ func TestSelectionsHoldForReadsAndHandlers(t *testing.T) {
 	c := started(t, env, cache.Options{
 		DefaultNamespaces: map[string]cache.Config{"two": {}},
 		ByObject: map[crclient.Object]cache.ByObject{&corev1.Pod{}: {
-			Label: a, Namespaces: map[string]cache.Config{"one": {}, "three": {LabelSelector: labels.Nothing()}, "two": {FieldSelector: fields.OneTermEqualSelector("metadata.name", "x")}},
+			Label: a, Namespaces: map[string]cache.Config{"one": {}, "three": {LabelSelector: labels.SelectorFromSet(labels.Set{"app": "none"})}, "two": {FieldSelector: fields.OneTermEqualSelector("metadata.name", "x")}},
 		}},
 	})
 	var list corev1.PodList
@@ -132,7 +140,7 @@ func TestSelectionsHoldForReadsAndHandlers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list.Items) != 1 || list.Items[0].Namespace != "one" || list.Items[0].Name != "a" {
-		t.Errorf("list: %d pods, %v", len(list.Items), list.Items)
+		t.Errorf("list: %d pods", len(list.Items))
 	}
 	var got corev1.Pod
 	for _, gone := range []crclient.ObjectKey{{Namespace: "one", Name: "b"}, {Namespace: "two", Name: "a"}, {Namespace: "three", Name: "a"}} {
@@ -159,20 +167,45 @@ func TestSelectionsHoldForReadsAndHandlers(t *testing.T) {
 }
 
 func TestAllNamespacesLeaveOutThoseWithSettings(t *testing.T) {
+	onEachCache(t, allNamespacesLeaveOutThoseWithSettings)
+}
+
+func allNamespacesLeaveOutThoseWithSettings(t *testing.T, started starter) {
+	t.Helper()
 	env := dptest.Start(t, dptest.Config{Resources: []string{"pods"}})
 	env.Apply(namespaces("one", "two")...)
 	mirror(t, env, pod("one", "a", ""), pod("two", "a", ""))
-	c := started(t, env, cache.Options{DefaultNamespaces: map[string]cache.Config{cache.AllNamespaces: {}, "one": {LabelSelector: labels.Nothing()}}})
+	c := started(t, env, cache.Options{
+		DefaultNamespaces: map[string]cache.Config{cache.AllNamespaces: {}, "one": {LabelSelector: labels.SelectorFromSet(labels.Set{"app": "none"})}},
+	})
 	var list corev1.PodList
 	if err := c.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) != 1 || list.Items[0].Namespace != "two" {
-		t.Errorf("list: %v", list.Items)
+		t.Errorf("list: %d pods", len(list.Items))
+	}
+}
+
+func TestASelectorOfNothingSelectsNothing(t *testing.T) {
+	env := dptest.Start(t, dptest.Config{Resources: []string{"pods"}})
+	mirror(t, env, pod("default", "a", "n1"))
+	c := started(t, env, cache.Options{DefaultLabelSelector: labels.Nothing()})
+	var list corev1.PodList
+	if err := c.List(t.Context(), &list); err != nil || len(list.Items) > 0 {
+		t.Errorf("list: %d pods, %v", len(list.Items), err)
+	}
+	if err := c.Get(t.Context(), crclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.Pod{}); !apierrors.IsNotFound(err) {
+		t.Errorf("get: %v", err)
 	}
 }
 
 func TestMetadataAndUnstructuredObjectsSayTheirKind(t *testing.T) {
+	onEachCache(t, metadataAndUnstructuredObjectsSayTheirKind)
+}
+
+func metadataAndUnstructuredObjectsSayTheirKind(t *testing.T, started starter) {
+	t.Helper()
 	env := dptest.Start(t, dptest.Config{Resources: []string{"pods"}})
 	mirror(t, env, pod("default", "a", "n1"))
 	c := started(t, env, cache.Options{})
@@ -289,7 +322,10 @@ func TestReadsBeforeTheStartAndOfWhatIsNotMirrored(t *testing.T) {
 	}
 }
 
-func TestARemovedInformerCallsNobody(t *testing.T) {
+func TestARemovedInformerCallsNobody(t *testing.T) { onEachCache(t, aRemovedInformerCallsNobody) }
+
+func aRemovedInformerCallsNobody(t *testing.T, started starter) {
+	t.Helper()
 	env := dptest.Start(t, dptest.Config{Resources: []string{"pods"}})
 	c := started(t, env, cache.Options{})
 	i, err := c.GetInformer(t.Context(), &corev1.Pod{})

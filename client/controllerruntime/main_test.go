@@ -21,10 +21,30 @@ func pod(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// started is a cache on an environment, without a queue.
+// starter makes a cache on an environment, without a queue.
+type starter func(t *testing.T, env *dptest.Env, o cache.Options) cache.Cache
+
+// onEachCache runs a test on a remote and on a local cache.
+func onEachCache(t *testing.T, f func(t *testing.T, started starter)) {
+	t.Helper()
+	t.Run("remote", func(t *testing.T) { f(t, started) })
+	t.Run("local", func(t *testing.T) { f(t, startedLocal) })
+}
+
 func started(t *testing.T, env *dptest.Env, o cache.Options) cache.Cache {
 	t.Helper()
-	op, err := New(env.Index(), nil, Options{Name: "test"})
+	return startedWith(t, env, Options{}, o)
+}
+
+func startedLocal(t *testing.T, env *dptest.Env, o cache.Options) cache.Cache {
+	t.Helper()
+	return startedWith(t, env, Options{Local: true}, o)
+}
+
+func startedWith(t *testing.T, env *dptest.Env, with Options, o cache.Options) cache.Cache {
+	t.Helper()
+	with.Name = "test"
+	op, err := New(env.Index(), nil, with)
 	if err != nil {
 		t.Fatal(err)
 	}

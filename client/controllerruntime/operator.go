@@ -115,7 +115,7 @@ func New(index, queue grpc.ClientConnInterface, o Options) (*Operator, error) {
 // nothing, but for the types that Options say are local. Handlers that are added to its informers
 // run on the replica that leads the operator's feed, see [Everywhere].
 func (o *Operator) NewCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
-	return newRemote(o, cfg, options)
+	return newCache(o, cfg, options)
 }
 
 // fail has the manager end with an error: interfaces that have none to return call it.
