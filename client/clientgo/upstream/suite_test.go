@@ -3,14 +3,11 @@ package upstream
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,113 +15,32 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/upstream"
 )
 
 // suite is some test files of client-go and how they come to run here.
 type suite struct {
 	// folder is that of the bridge, which gets the files, and from their folder in client-go.
 	folder, from string
-	files        map[string][]patch
+	files        map[string][]upstream.Patch
 	// without are functions of the files that are not compiled.
 	without []string
 	// list is the file that says what comes of each function.
 	list string
 }
 
-// patch changes the text of a file, everywhere where it is; it must be there. With until set, what
-// is between goes too.
-type patch struct{ old, until, new string }
-
-func (p patch) apply(text string) (string, bool) {
-	if p.until == "" {
-		return strings.ReplaceAll(text, p.old, p.new), strings.Contains(text, p.old)
-	}
-	var changed strings.Builder
-	found := false
-	for {
-		before, rest, began := strings.Cut(text, p.old)
-		_, after, ended := strings.Cut(rest, p.until)
-		if !began || !ended {
-			return changed.String() + text, found
-		}
-		changed.WriteString(before + p.new)
-		text, found = after, true
-	}
-}
-
-// modfile is a copy of the go.mod that the tests are run with, which the suites may need more of.
-func modfile(t *testing.T) string {
-	t.Helper()
-	from, dir := cmp.Or(os.Getenv("DELTAPLANE_MODFILE_DIR"), ".."), t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join(from, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return filepath.Join(dir, "go.mod")
-}
-
-// command runs go and returns what it prints.
-func command(t *testing.T, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Stderr = t.Output()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 // build compiles a suite. It returns the program, and the functions that the files have.
 func (s suite) build(t *testing.T, want expectations) (program string, functions []string) {
 	t.Helper()
-	mod := modfile(t)
-	flags := []string{"-mod=mod", "-modfile=" + mod}
-	module := command(t, append([]string{"list", "-m"}, append(flags, "-f", "{{.Dir}}", "k8s.io/client-go")...)...)
-	folder, err := filepath.Abs(s.folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Dir(mod)
-	overlay := map[string]map[string]string{"Replace": {}}
-	for name, patches := range s.files {
-		text, err := os.ReadFile(filepath.Join(module, s.from, name)) //nolint:gosec // of the module cache
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range patches {
-			changed, found := p.apply(string(text))
-			if !found {
-				t.Fatalf("%s has no %q to be patched any more", name, p.old)
-			}
-			text = []byte(changed)
-		}
-		text, found, err := trim(name, text, func(function string) bool { return want[function].cut || slices.Contains(s.without, function) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		functions = append(functions, found...)
-		patched := filepath.Join(dir, name)
-		if err := os.WriteFile(patched, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		overlay["Replace"][filepath.Join(folder, "upstream_"+name)] = patched
-	}
-	text, err := json.Marshal(overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	replaced := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(replaced, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	program = filepath.Join(dir, "suite.test")
-	command(t, append([]string{"test", "-c", "-vet=off", "-overlay=" + replaced, "-o", program}, append(flags, "./"+s.folder)...)...)
+	program = upstream.Compile(t, upstream.Source{
+		Module: "k8s.io/client-go", From: s.from, Files: s.files,
+		Edit: func(name string, text []byte) ([]byte, error) {
+			text, found, err := trim(name, text, func(function string) bool { return want[function].cut || slices.Contains(s.without, function) })
+			functions = append(functions, found...)
+			return text, err
+		},
+	}, s.folder)
 	slices.Sort(functions)
 	return program, functions
 }

@@ -1,0 +1,120 @@
+// Package upstream compiles tests of other modules, from the module cache, against code of ours. They
+// are patched in a temporary folder; none of them is kept in this repository.
+package upstream
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Patch changes the text of a file, everywhere where it is; it must be there. With Until set, what
+// is between goes too.
+type Patch struct{ Old, Until, New string }
+
+func (p Patch) apply(text string) (string, bool) {
+	if p.Until == "" {
+		return strings.ReplaceAll(text, p.Old, p.New), strings.Contains(text, p.Old)
+	}
+	var changed strings.Builder
+	found := false
+	for {
+		before, rest, began := strings.Cut(text, p.Old)
+		_, after, ended := strings.Cut(rest, p.Until)
+		if !began || !ended {
+			return changed.String() + text, found
+		}
+		changed.WriteString(before + p.New)
+		text, found = after, true
+	}
+}
+
+// Moved makes a file one of another package.
+func Moved(from, to string) Patch {
+	return Patch{Old: "\npackage " + from + "\n", New: "\npackage " + to + "\n"}
+}
+
+// Source is some test files of a module.
+type Source struct {
+	// Module and From are where they are: "k8s.io/client-go", "tools/cache".
+	Module, From string
+	// Files are by name, with what is changed in each.
+	Files map[string][]Patch
+	// Edit, where set, changes each file further.
+	Edit func(name string, text []byte) ([]byte, error)
+}
+
+// Compile compiles the files as a part of a package of the caller's module, in its folder, and
+// returns the program. The module is that of the folder above the test's, or of the go.mod in the
+// folder that DELTAPLANE_MODFILE_DIR names. What is wrong fails the test.
+func Compile(t testing.TB, s Source, folder string) (program string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum"} { // the files may need more of them
+		text, err := os.ReadFile(filepath.Join(cmp.Or(os.Getenv("DELTAPLANE_MODFILE_DIR"), ".."), name)) //nolint:gosec // of the caller's module
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), text)
+	}
+	flags := []string{"-mod=mod", "-modfile=" + filepath.Join(dir, "go.mod")}
+	module := run(t, append([]string{"list", "-m"}, append(flags, "-f", "{{.Dir}}", s.Module)...)...)
+	into, err := filepath.Abs(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := map[string]map[string]string{"Replace": {}}
+	for name, patches := range s.Files {
+		text, err := os.ReadFile(filepath.Join(module, s.From, name)) //nolint:gosec // of the module cache
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range patches {
+			changed, found := p.apply(string(text))
+			if !found {
+				t.Fatalf("%s has no %q to be patched any more", name, p.Old)
+			}
+			text = []byte(changed)
+		}
+		if s.Edit != nil {
+			if text, err = s.Edit(name, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		patched := filepath.Join(dir, name)
+		write(t, patched, text)
+		overlay["Replace"][filepath.Join(into, "upstream_"+name)] = patched
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := filepath.Join(dir, "overlay.json")
+	write(t, replaced, text)
+	program = filepath.Join(dir, "suite.test")
+	run(t, append([]string{"test", "-c", "-vet=off", "-overlay=" + replaced, "-o", program}, append(flags, "./"+folder)...)...)
+	return program
+}
+
+func write(t testing.TB, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs go and returns what it prints.
+func run(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
