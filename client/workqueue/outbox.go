@@ -123,7 +123,7 @@ type entry struct {
 	asked    int  // calls so far
 	taken    int  // of these, those before the last sending
 	answered int  // of these, those that were answered, well or not
-	done     int  // of these, those that were done, or refused for good
+	done     int  // of these, those that were done, or refused permanently
 }
 
 // outbox keeps what callers ask for until the service has answered it. It takes any number of
@@ -255,7 +255,7 @@ func (o *outbox) flush(ctx context.Context, key string) error {
 	return o.wait(ctx, key, func(e *entry) int { return e.answered })
 }
 
-// acknowledged waits until every call so far was done, or refused for good.
+// acknowledged waits until every call so far was done, or refused permanently.
 func (o *outbox) acknowledged(ctx context.Context) error {
 	return o.wait(ctx, "", func(e *entry) int { return e.done })
 }

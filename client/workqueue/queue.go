@@ -321,7 +321,7 @@ func (q *Queue) addLater(op client.Op) {
 // Forget has the rate limiter forget a key; Done is still needed.
 func (q *Queue) Forget(key string) { q.put(client.Op{Key: key, Kind: client.OpForget}) }
 
-// Flush waits until the service has done, or refused for good, whatever was called for so far; while
+// Flush waits until the service has done, or refused permanently, whatever was called for so far; while
 // it cannot be reached that is not the case. Errors: that of ctx, and [client.ErrStopped].
 func (q *Queue) Flush(ctx context.Context) error { return q.out.acknowledged(ctx) }
 

@@ -203,7 +203,7 @@ func (c *Cluster) until(ctx context.Context, done func(context.Context) (bool, e
 }
 
 func (c *Cluster) etcd(ctx context.Context, address, peer string) error {
-	err := c.part(build.Etcd, "-data-dir", c.dir.path("data", "etcd"), "-client", "http://"+address, "-peer", "http://"+peer)
+	err := c.part(build.Etcd, "-data-dir", c.dir.path("data", "etcd"), "-listen-client-urls", "http://"+address, "-listen-peer-urls", "http://"+peer)
 	if err != nil {
 		return err
 	}

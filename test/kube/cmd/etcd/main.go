@@ -1,6 +1,6 @@
 // Command etcd runs one etcd member for tests: all of its data is lost with its folder, and nothing
 // is synced to disk, so it is fast and survives no power failure. It is ready when it prints
-// "ready".
+// "ready". Its flags are those of etcd that controller-runtime's envtest gives.
 package main
 
 import (
@@ -30,8 +30,10 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	dir := flags.String("data-dir", "", "folder of the data")
-	client := flags.String("client", "http://127.0.0.1:2379", "URL that clients use")
-	peer := flags.String("peer", "http://127.0.0.1:2380", "URL that peers would use")
+	client := flags.String("listen-client-urls", "http://127.0.0.1:2379", "URL that clients use")
+	peer := flags.String("listen-peer-urls", "http://127.0.0.1:2380", "URL that peers would use")
+	_ = flags.String("advertise-client-urls", "", "that of listen-client-urls: there is one")
+	_ = flags.Bool("unsafe-no-fsync", true, "nothing is synced to disk in any case")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -48,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	cfg.Dir = *dir
 	cfg.UnsafeNoFsync = true
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
+	cfg.ListenPeerUrls = []url.URL{*peerURL} // the port 0 too: nobody is told of it
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.QuotaBackendBytes = 8 << 30
 	cfg.LogLevel = "warn"
