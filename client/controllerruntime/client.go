@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -23,8 +25,9 @@ import (
 //   - refuses writes once the lease of the request has ended ([client.ErrLeaseLost] of the module of
 //     Deltaplane), before anything is sent, and
 //   - has later reads, and those of the request's next run on any replica, see what was written. Where
-//     the API server's answer has no version of what was written (a deletion, an eviction, Apply),
-//     one request more asks for the version that the collection is at.
+//     the API server's answer has no version of it (a deletion, an eviction, Apply), or the write
+//     failed and may have been carried out, one request more looks at the object, and what is gone is
+//     known by its UID.
 func (o *Operator) NewClient(cfg *rest.Config, options crclient.Options) (crclient.Client, error) {
 	inner, err := crclient.New(cfg, options)
 	if err != nil {
@@ -45,59 +48,100 @@ type writer struct {
 	live crclient.Reader // reads of the API server
 }
 
-// write sends a write of a reconcile and notes the version of its answer.
-func (w *writer) write(ctx context.Context, verb string, obj runtime.Object, send func() error, version func() string) error {
+// written is an object that is written.
+type written struct {
+	gvk schema.GroupVersionKind
+	key crclient.ObjectKey
+	uid types.UID
+}
+
+// write sends a write of a reconcile and notes the version of its answer; without one it looks.
+func (w *writer) write(ctx context.Context, verb string, obj crclient.Object, send func() error, version func() string) error {
 	h := handOf(ctx)
 	if h == nil {
 		return send()
 	}
-	gvk, err := w.kindOf(obj)
+	gvk, err := w.GroupVersionKindFor(obj)
 	if err != nil {
 		return err
 	}
-	if err := h.Alive(); err != nil {
-		return fmt.Errorf("controllerruntime: %s %s is not sent: %w", verb, gvk.Kind, err)
+	if err := h.refuse(verb, gvk); err != nil {
+		return err
 	}
+	about := written{gvk, crclient.ObjectKeyFromObject(obj), obj.GetUID()}
 	failed := send()
-	// One that failed may have been carried out all the same.
-	at := ""
 	if failed == nil && version != nil {
-		at = version()
+		if at := version(); at != "" {
+			return carriedOut(verb, gvk, w.wrote(ctx, h, gvk, at))
+		}
 	}
-	if err := w.wrote(ctx, h, gvk, at); err != nil && failed == nil {
-		return fmt.Errorf("controllerruntime: %s %s was carried out, but reads that follow may not see it: %w", verb, gvk.Kind, err)
+	if about.key.Name == "" { // its name was to be generated
+		return failed
+	}
+	if err := w.look(ctx, h, about); failed == nil {
+		return carriedOut(verb, gvk, err)
 	}
 	return failed
 }
 
-// wrote notes that a kind was written at a version, or at the one that the API server is at.
-func (w *writer) wrote(ctx context.Context, h *hand, gvk schema.GroupVersionKind, version string) error {
-	mapping, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return err
+func carriedOut(verb string, gvk schema.GroupVersionKind, err error) error {
+	if err == nil {
+		return nil
 	}
-	collection, err := w.op.collection(ctx, mapping.Resource)
-	if err != nil || collection == "" { // the index does not have the kind: nobody reads it there
-		return err
+	return fmt.Errorf("controllerruntime: %s %s was carried out, but reads that follow may not see it: %w", verb, gvk.Kind, err)
+}
+
+// refuse says why a write must not be sent any more.
+func (h *hand) refuse(verb string, gvk schema.GroupVersionKind) error {
+	if err := h.Alive(); err != nil {
+		return fmt.Errorf("controllerruntime: %s %s is not sent: %w", verb, gvk.Kind, err)
 	}
-	if version == "" {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := w.live.List(ctx, list, crclient.Limit(1)); err != nil {
-			return err
-		}
-		version = list.ResourceVersion
-	}
-	h.Wrote(collection, client.Revision{RV: version})
 	return nil
 }
 
-func (w *writer) kindOf(obj runtime.Object) (schema.GroupVersionKind, error) {
-	gvk, err := w.GroupVersionKindFor(obj)
-	if err == nil && meta.IsListType(obj) {
-		gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+// wrote notes that a kind was written at a version.
+func (w *writer) wrote(ctx context.Context, h *hand, gvk schema.GroupVersionKind, version string) error {
+	collection, err := w.collection(ctx, gvk)
+	if err == nil && collection != "" {
+		h.Wrote(collection, client.Revision{RV: version})
 	}
-	return gvk, err
+	return err
+}
+
+// collection is that of a kind; empty when the index has none, so that nobody reads it there.
+func (w *writer) collection(ctx context.Context, gvk schema.GroupVersionKind) (string, error) {
+	mapping, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return "", err
+	}
+	return w.op.collection(ctx, mapping.Resource)
+}
+
+// look asks the API server what became of an object.
+func (w *writer) look(ctx context.Context, h *hand, about written) error {
+	collection, err := w.collection(ctx, about.gvk)
+	if err != nil || collection == "" {
+		return err
+	}
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(about.gvk)
+	err = w.live.Get(ctx, about.key, now)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && about.uid != "" && now.UID != about.uid:
+		return h.Deleted(ctx, goneOf(collection, about.key, about.uid))
+	case err != nil:
+		return err
+	}
+	h.Wrote(collection, client.Revision{RV: now.ResourceVersion})
+	return nil
+}
+
+func goneOf(collection string, key crclient.ObjectKey, uid types.UID) gone {
+	name := key.Name
+	if key.Namespace != "" {
+		name = key.Namespace + "/" + key.Name
+	}
+	return gone{collection, name, string(uid), time.Now().Unix()}
 }
 
 func versionOf(obj crclient.Object) func() string { return obj.GetResourceVersion }
@@ -124,7 +168,68 @@ func (w *writer) Delete(ctx context.Context, obj crclient.Object, opts ...crclie
 
 // DeleteAllOf implements client.Writer.
 func (w *writer) DeleteAllOf(ctx context.Context, obj crclient.Object, opts ...crclient.DeleteAllOfOption) error {
-	return w.write(ctx, "delete all of", obj, func() error { return w.Client.DeleteAllOf(ctx, obj, opts...) }, nil)
+	h := handOf(ctx)
+	if h == nil {
+		return w.Client.DeleteAllOf(ctx, obj, opts...)
+	}
+	const verb = "delete all of"
+	gvk, err := w.GroupVersionKindFor(obj)
+	if err == nil {
+		err = h.refuse(verb, gvk)
+	}
+	if err != nil {
+		return err
+	}
+	var o crclient.DeleteAllOfOptions
+	o.ApplyOptions(opts)
+	before, err := w.uids(ctx, gvk, &o.ListOptions)
+	if err != nil {
+		return fmt.Errorf("controllerruntime: %s %s is not sent: %w", verb, gvk.Kind, err)
+	}
+	failed := w.Client.DeleteAllOf(ctx, obj, opts...)
+	err = w.lookAll(ctx, h, gvk, before, &o.ListOptions)
+	if failed != nil {
+		return failed
+	}
+	return carriedOut(verb, gvk, err)
+}
+
+// uids are the UIDs of objects, as the API server has them; those that are being deleted are left out.
+func (w *writer) uids(ctx context.Context, gvk schema.GroupVersionKind, o crclient.ListOption) (map[crclient.ObjectKey]types.UID, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	if err := w.live.List(ctx, list, o); err != nil {
+		return nil, err
+	}
+	all := make(map[crclient.ObjectKey]types.UID, len(list.Items))
+	for n := range list.Items {
+		if m := &list.Items[n]; m.DeletionTimestamp == nil {
+			all[crclient.ObjectKeyFromObject(m)] = m.UID
+		}
+	}
+	return all, nil
+}
+
+// lookAll notes which objects were deleted.
+func (w *writer) lookAll(ctx context.Context, h *hand, gvk schema.GroupVersionKind, before map[crclient.ObjectKey]types.UID, o crclient.ListOption) error {
+	collection, err := w.collection(ctx, gvk)
+	if err != nil || collection == "" {
+		return err
+	}
+	after, err := w.uids(ctx, gvk, o)
+	if err != nil {
+		return err
+	}
+	var all []gone
+	for key, uid := range before {
+		if after[key] != uid {
+			all = append(all, goneOf(collection, key, uid))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return h.Deleted(ctx, all...)
 }
 
 // Apply implements client.Writer.
@@ -140,12 +245,15 @@ func (w *writer) apply(ctx context.Context, obj runtime.ApplyConfiguration, send
 	of, ok := obj.(interface {
 		GetKind() *string
 		GetAPIVersion() *string
+		GetName() *string
+		GetNamespace() *string
 	})
 	if !ok || of.GetKind() == nil || of.GetAPIVersion() == nil {
 		return fmt.Errorf("controllerruntime: apply: the kind of a %T is not known", obj)
 	}
 	about := &metav1.PartialObjectMetadata{}
 	about.APIVersion, about.Kind = *of.GetAPIVersion(), *of.GetKind()
+	about.Name, about.Namespace = ptr.Deref(of.GetName(), ""), ptr.Deref(of.GetNamespace(), "")
 	return w.write(ctx, "apply", about, send, nil)
 }
 

@@ -2,6 +2,7 @@ package controllerruntime
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -13,8 +14,10 @@ import (
 // hand is a request that this process holds: what its reconcile must see and has read and written,
 // and what is called for it until it is done. It is safe for concurrent use.
 type hand struct {
-	item client.Item
-	ctx  context.Context
+	item  client.Item
+	ctx   context.Context
+	index reader
+	save  func(ctx context.Context, state []byte) error // with the key, for its next run
 
 	mu       sync.Mutex // guards what follows
 	least    client.Barrier
@@ -26,15 +29,31 @@ type hand struct {
 	priority int
 	prior    bool // priority is set
 	behind   bool // the index was behind what the reconcile must see
+	gone     []gone
+	forgot   bool // there was more than that, and the queue still keeps it
 	settled  bool
 }
 
-func newHand(item client.Item, ctx context.Context) *hand {
+// reader is *client.Index as far as hands need it.
+type reader interface {
+	Find(ctx context.Context, collection, key string, o client.ReadOptions) (*client.Object, client.Bounds, error)
+}
+
+func (q *requests[T]) newHand(item client.Item) (*hand, error) {
+	all, err := remembered(item.State)
+	if err != nil {
+		return nil, fmt.Errorf("controllerruntime: state of %s: %w", item.Key, err)
+	}
 	least := maps.Clone(item.Barrier)
 	if least == nil {
 		least = client.Barrier{}
 	}
-	return &hand{item: item, ctx: ctx, least: least, read: client.Reading{}, wrote: client.Barrier{}}
+	return &hand{
+		item: item, ctx: q.keys.Context(item.Key), index: q.index, least: least, read: client.Reading{}, wrote: client.Barrier{}, gone: all,
+		save: func(ctx context.Context, state []byte) error {
+			return q.admin.SaveState(ctx, item.Key, item.Token, state)
+		},
+	}, nil
 }
 
 // Context ends when the lease is about to.

@@ -180,6 +180,9 @@ func (m *mixed) current(ctx context.Context, kind kindKey, obj crclient.Object) 
 	if err != nil || collection == "" {
 		return err
 	}
+	if err := h.unseen(ctx, collection); err != nil {
+		return err
+	}
 	want := h.atLeast(collection)
 	if want.RV == "" {
 		return nil

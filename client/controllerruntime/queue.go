@@ -26,17 +26,19 @@ type queueConfig[T comparable] struct {
 	Seen    func(client.Barrier) bool // whether this process has seen a state as new as a barrier
 }
 
-// waiter is *client.Index as far as queues need it.
-type waiter interface {
+// index is *client.Index as far as queues need it.
+type index interface {
+	reader
 	WaitFor(ctx context.Context, b client.Barrier, timeout time.Duration) (client.Barrier, error)
 }
 
 // requests is a priority queue that a queue service keeps for all replicas.
 type requests[T comparable] struct {
 	keys  *keys.Queue
+	admin *client.Queue
 	cfg   queueConfig[T]
 	codec clientgo.Codec[T]
-	index waiter
+	index index
 	open  context.Context // ends with the shutdown
 	close context.CancelFunc
 	stop  context.CancelFunc // ends what the queue has started
@@ -54,7 +56,7 @@ var _ priorityqueue.PriorityQueue[string] = (*requests[string])(nil)
 
 // newQueue returns a queue that works until ctx ends, or has been shut down and holds nothing: what
 // waits then is the other replicas', so that Get does not hand it out as client-go's queue does.
-func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index waiter, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*requests[T], error) {
+func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index index, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*requests[T], error) {
 	codec := cfg.Codec
 	if codec == nil {
 		var err error
@@ -81,7 +83,7 @@ func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 		return nil, err
 	}
 	open, shut := context.WithCancel(ctx)
-	return &requests[T]{keys: q, cfg: cfg, codec: codec, index: index, open: open, close: shut, stop: stop, hands: map[T]*hand{}}, nil
+	return &requests[T]{keys: q, admin: client.NewQueue(conn, cfg.Queue, ""), cfg: cfg, codec: codec, index: index, open: open, close: shut, stop: stop, hands: map[T]*hand{}}, nil
 }
 
 // encode is the key of a request; false when it has none, which was reported then.
@@ -176,10 +178,14 @@ func (q *requests[T]) GetWithPriority() (request T, priority int, shutdown bool)
 			return request, 0, true
 		}
 		request, err := clientgo.DecodeKey(q.codec, item.Key)
+		var h *hand
+		if err == nil {
+			h, err = q.newHand(item)
+		}
 		q.mu.Lock()
 		q.begun--
 		if err == nil {
-			q.hands[request] = newHand(item, q.keys.Context(item.Key))
+			q.hands[request] = h
 		}
 		q.mu.Unlock()
 		if err != nil {

@@ -78,6 +78,10 @@ func (g *gate) WaitFor(ctx context.Context, b client.Barrier, timeout time.Durat
 	}
 }
 
+func (g *gate) Find(context.Context, string, string, client.ReadOptions) (*client.Object, client.Bounds, error) {
+	return nil, client.Bounds{}, nil
+}
+
 // barrier is at a resource version of pods.
 func barrier(rv string) client.Barrier {
 	return client.Barrier{"dev/pods.v1": {Epoch: 1, RV: rv}}

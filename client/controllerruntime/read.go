@@ -185,6 +185,11 @@ const readTimeout = 30 * time.Second
 
 // read asks the index, again while that may help: replicas restart and indexes are built.
 func (c *remote) read(ctx context.Context, i *informer, ask func(client.ReadOptions) error) error {
+	if h := handOf(ctx); h != nil {
+		if err := h.unseen(ctx, i.collection); err != nil {
+			return err
+		}
+	}
 	began := time.Now()
 	wait := attempt.Wait{First: 20 * time.Millisecond, Most: time.Second, Low: 0.5, High: 1}
 	for {

@@ -82,6 +82,7 @@ func (c *Controller[T]) Reconcile(ctx context.Context, request T) (reconcile.Res
 	defer cancel(nil)
 	defer context.AfterFunc(h.Context(), func() { cancel(context.Cause(h.Context())) })()
 	result, err := c.inner.Reconcile(ctx, request)
+	h.tidy(ctx)
 	if errors.Is(err, client.ErrRevisionNotReached) || errors.Is(err, client.ErrNotSynced) {
 		h.Behind()
 	}
