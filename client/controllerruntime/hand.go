@@ -97,12 +97,17 @@ func (h *hand) Behind() {
 	h.behind = true
 }
 
-// again notes an add of the request; false when it has to be one of its own.
-func (h *hand) again(after time.Duration, limited bool, priority int) bool {
+// again notes an add of the request. If it has to be one of its own, kept is false; forgot is true
+// when a Forget that was noted has to go out before it.
+func (h *hand) again(after time.Duration, limited bool, priority int) (kept, forgot bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.settled || limited && h.limited {
-		return false
+	switch {
+	case h.settled, limited && h.limited:
+		return false, false
+	case limited && h.forgets:
+		h.forgets = false
+		return false, true
 	}
 	if limited {
 		h.limited = true
@@ -113,17 +118,20 @@ func (h *hand) again(after time.Duration, limited bool, priority int) bool {
 	if !h.prior || priority > h.priority {
 		h.priority, h.prior = priority, true
 	}
-	return true
+	return true, false
 }
 
-func (h *hand) forget() bool {
+// forget notes a Forget of the request. If the settlement cannot say it, forgets is false; limited
+// is true when a rate-limited add that was noted has to go out before it.
+func (h *hand) forget() (forgets, limited bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.settled {
-		return false
+	if h.settled || h.limited {
+		limited, h.limited = h.limited && !h.settled, false
+		return false, limited
 	}
-	h.forgets, h.limited = true, false
-	return true
+	h.forgets = true
+	return true, false
 }
 
 // behindAgain is when a key comes again that met an index which was behind.

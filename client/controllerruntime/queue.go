@@ -117,8 +117,14 @@ func (q *requests[T]) AddWithOpts(o priorityqueue.AddOpts, requests ...T) {
 	}
 	for _, request := range requests {
 		if o.RateLimited || o.After > 0 {
-			if h, ok := q.held(request); ok && h.again(o.After, o.RateLimited, priority) {
-				continue
+			if h, ok := q.held(request); ok {
+				kept, forgot := h.again(o.After, o.RateLimited, priority)
+				if kept {
+					continue
+				}
+				if forgot { // the add counts from nothing: one settlement cannot say both
+					q.keys.Forget(h.item.Key)
+				}
 			}
 		}
 		key, ok := q.encode("add", request)
@@ -148,8 +154,16 @@ func (q *requests[T]) AddRateLimited(request T) {
 
 // Forget has the rate limiter forget a request.
 func (q *requests[T]) Forget(request T) {
-	if h, ok := q.held(request); ok && h.forget() {
+	h, ok := q.held(request)
+	forgets, limited := false, false
+	if ok {
+		forgets, limited = h.forget()
+	}
+	if forgets {
 		return
+	}
+	if limited { // the add stays, and its count goes: one settlement cannot say both
+		q.keys.AddItem(client.AddItem{Key: h.item.Key, Priority: levelOf(h.priority)}, keys.AddOptions{RateLimited: true})
 	}
 	if key, ok := q.encode("forget", request); ok {
 		q.keys.Forget(key)
