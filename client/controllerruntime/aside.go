@@ -83,7 +83,7 @@ func (q *requests[T]) begin() (*get, client.Item, bool) {
 }
 
 // end is called when a call of Get waits no more. One that was woken, and has another key, wakes the
-// next.
+// next, or else gives back the key that it was woken for.
 func (q *requests[T]) end(g *get, other bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,18 +93,21 @@ func (q *requests[T]) end(g *get, other bool) {
 	i := slices.Index(q.gets, g)
 	if i >= 0 {
 		q.gets = slices.Delete(q.gets, i, i+1)
-	} else if other {
-		q.wake()
+	} else if other && !q.wake() && len(q.ready) > 0 {
+		q.giveBack(q.ready[0], 0)
+		q.ready = q.ready[1:]
 	}
 	g.cancel()
 }
 
-// wake has a call of Get take a key that waited aside. The mutex is held.
-func (q *requests[T]) wake() {
-	if len(q.ready) > 0 && len(q.gets) > 0 {
-		q.gets[0].cancel()
-		q.gets = q.gets[1:]
+// wake has a call of Get take a key that waited aside, if both are there. The mutex is held.
+func (q *requests[T]) wake() bool {
+	if len(q.ready) == 0 || len(q.gets) == 0 {
+		return false
 	}
+	q.gets[0].cancel()
+	q.gets = q.gets[1:]
+	return true
 }
 
 // reached reports whether reads will not have to wait for a barrier.
@@ -135,6 +138,10 @@ func (q *requests[T]) park(item client.Item) {
 		q.aside--
 		if !reached || q.open.Err() != nil {
 			q.giveBack(item, asideAgain)
+			return
+		}
+		if len(q.gets) == 0 { // every worker is busy: another replica's may be free
+			q.giveBack(item, 0)
 			return
 		}
 		q.ready = append(q.ready, item)

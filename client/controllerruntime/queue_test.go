@@ -304,6 +304,29 @@ func TestAKeyWhoseBarrierIsNotReachedHoldsUpNobody(t *testing.T) {
 	})
 }
 
+func TestAKeyThatIsReadyWhileEveryWorkerIsBusyIsAnotherReplicas(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, qt *queueTest) {
+		q, next := open[string](t, qt, nil), open[string](t, qt, nil)
+		qt.now = barrier("7")
+		q.Add("behind")
+		got := make(chan string)
+		go func() {
+			item, _ := q.Get()
+			got <- item
+		}()
+		<-qt.gate.parked
+		qt.now = nil
+		q.Add("long")
+		if item := <-got; item != "long" {
+			t.Errorf("got %q", item)
+		}
+		qt.gate.raise("dev/pods.v1", "7")
+		if item, _ := next.Get(); item != "behind" {
+			t.Errorf("another replica gets %q", item)
+		}
+	})
+}
+
 func TestAKeyThatWaitsAsideIsAnotherReplicasAfterAShutdown(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, qt *queueTest) {
 		q := open[string](t, qt, nil)
