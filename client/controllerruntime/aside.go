@@ -26,8 +26,8 @@ type get struct {
 	cancel context.CancelFunc
 }
 
-// next leases a key whose barrier is reached, and counts it as begun. Keys whose barrier is not wait
-// aside meanwhile, and hold up nobody. It returns false when the queue is shut down.
+// next leases a key whose barrier is reached, and counts it as begun. Keys whose barrier is not
+// wait aside meanwhile, and hold up nobody. It returns false when the queue is shut down.
 func (q *requests[T]) next() (client.Item, bool) {
 	for {
 		g, item, ok := q.begin()
@@ -82,8 +82,8 @@ func (q *requests[T]) begin() (*get, client.Item, bool) {
 	return g, client.Item{}, false
 }
 
-// end is called when a call of Get waits no more. One that was woken, and has another key, wakes the
-// next, or else gives back the key that it was woken for.
+// end is called when a call of Get waits no more. One that was woken, and has another key, wakes
+// the next, or else gives back the key that it was woken for.
 func (q *requests[T]) end(g *get, other bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
-// gate is an index that is behind until it is told otherwise.
+// gate is an index that is behind until a test raises it.
 type gate struct {
 	mu     sync.Mutex
 	at     client.Barrier
