@@ -63,7 +63,7 @@ func (t *term) follow(ctx context.Context, w *watched, from position) {
 			return
 		}
 		f.failed(err)
-		if hopeless(err) || errors.Is(err, feed.ErrPosition) {
+		if hopeless(err) || errors.Is(err, client.ErrPosition) {
 			from = "" // the position itself may be what is refused
 		}
 		if !wait.Sleep(ctx, 0) {

@@ -3,12 +3,12 @@ package controller
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // logSource follows the delta log for collections of which every change counts. The others need to
@@ -116,9 +116,12 @@ func (w *watched) loggedOwners(key string, o *owned) (keys []string) {
 
 const logPrefix = "log."
 
-// formatLogPosition writes a place of a log.
+// formatLogPosition writes a place of a log: as one of a watch, whose fields stand for others.
 func formatLogPosition(p deltalog.Position) position {
-	return feed.Numbers(logPrefix, p.Epoch, p.Sequence, p.Term, nanoseconds(p.Created), nanoseconds(p.Fresh))
+	text, _ := client.Position{ //nolint:errcheck // it has none
+		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, ToldEpoch: nanoseconds(p.Created), ToldSequence: nanoseconds(p.Fresh),
+	}.MarshalText()
+	return position(logPrefix + string(text))
 }
 
 // nanoseconds is a time since 1970, or 0 for the zero time.
@@ -140,12 +143,16 @@ func parseLogPosition(text position) (deltalog.Position, error) {
 	if text == "" {
 		return deltalog.Position{}, nil
 	}
-	n, err := text.Numbers(logPrefix, 5)
-	if err != nil {
+	rest, ok := strings.CutPrefix(string(text), logPrefix)
+	if !ok {
+		return deltalog.Position{}, fmt.Errorf("%w: %q", client.ErrPosition, text)
+	}
+	var p client.Position
+	if err := p.UnmarshalText([]byte(rest)); err != nil {
 		return deltalog.Position{}, err
 	}
 	return deltalog.Position{
-		Position: delta.Position{Epoch: n[0], Sequence: n[1], Term: n[2]},
-		Created:  timeOf(n[3]), Fresh: timeOf(n[4]),
+		Position: delta.Position{Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term},
+		Created:  timeOf(p.ToldEpoch), Fresh: timeOf(p.ToldSequence),
 	}, nil
 }

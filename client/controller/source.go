@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // source is where changes come from. Watches of the index are one; the delta log can be
@@ -19,7 +18,7 @@ type source interface {
 }
 
 // position is where a source can be followed from, in its own notation. Empty is nowhere.
-type position = feed.Position
+type position string
 
 // step is one thing that a source says.
 type step struct {
@@ -46,8 +45,8 @@ type step struct {
 type indexSource struct{ c *Controller }
 
 func (s *indexSource) follow(ctx context.Context, w *watched, from position, least client.Revision, take func(step)) error {
-	resume, err := from.OfWatch()
-	if err != nil {
+	var resume client.Position
+	if err := resume.UnmarshalText([]byte(from)); err != nil {
 		return err
 	}
 	o := client.WatchOptions{
@@ -66,7 +65,11 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 		if err != nil {
 			return err
 		}
-		st := step{position: feed.WatchPosition(e.Position), upper: e.Upper}
+		at, err := e.Position.MarshalText()
+		if err != nil {
+			return err
+		}
+		st := step{position: position(at), upper: e.Upper}
 		if st.upper.IsZero() { // of a server that states no upper bound
 			st.upper = e.Revision
 		}

@@ -185,8 +185,8 @@ func (t *term) from(r *registration, scope int) client.Position {
 	if !ok {
 		return client.Position{}
 	}
-	at, err := feed.Position(left.Position).OfWatch()
-	if err != nil {
+	var at client.Position
+	if err := at.UnmarshalText([]byte(left.Position)); err != nil {
 		t.l.o.report("feed", r.informer.collection, err)
 		return client.Position{}
 	}
@@ -200,11 +200,12 @@ func (t *term) moved(r *registration, scope int, at client.Position, upper clien
 	defer t.mu.Unlock()
 	t.shut = t.shut || shut
 	name, of := place(r, scope), source{r, scope}
+	text, _ := at.MarshalText() //nolint:errcheck // it has none
 	if !t.shut {
 		if t.at[name] == nil {
 			t.at[name] = map[source]feed.Place{}
 		}
-		t.at[name][of] = feed.Place{Position: string(feed.WatchPosition(at)), Epoch: upper.Epoch, RV: upper.RV}
+		t.at[name][of] = feed.Place{Position: string(text), Epoch: upper.Epoch, RV: upper.RV}
 		t.dirty = true
 	}
 	t.move()
@@ -289,8 +290,8 @@ func firstOf(places map[source]feed.Place, handlers int) (first feed.Place, ok b
 	}
 	var least client.Position
 	for _, p := range places {
-		at, err := feed.Position(p.Position).OfWatch()
-		if err != nil || at == (client.Position{}) || ok && at.Epoch != least.Epoch {
+		var at client.Position
+		if err := at.UnmarshalText([]byte(p.Position)); err != nil || at == (client.Position{}) || ok && at.Epoch != least.Epoch {
 			return feed.Place{}, false
 		}
 		if !ok || at.Sequence < least.Sequence {
