@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,5 +220,36 @@ func TestWhatIsUselessToSendAgainIsKnown(t *testing.T) {
 		if got := useful(&client.Error{Code: code}); got != want {
 			t.Errorf("useful of %v is %t", code, got)
 		}
+	}
+}
+
+// Flush must not return on the strength of an answer that says no: a leader saves its position then.
+func TestAFailureIsAnsweredAndNotAcknowledged(t *testing.T) {
+	var fail atomic.Bool
+	fail.Store(true)
+	o := newOutbox(10, func(_ client.Op, done func(error)) {
+		if fail.Load() {
+			done(errors.New("it is away"))
+			return
+		}
+		done(nil)
+	}, func(client.Op, error) bool { return true })
+	var running sync.WaitGroup
+	running.Go(o.run)
+	defer running.Wait()
+	defer o.close()
+	o.put(client.Op{Key: "a"})
+	if err := o.flush(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := o.acknowledged(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("what failed is acknowledged: %v", err)
+	}
+	fail.Store(false)
+	o.again()
+	if err := o.acknowledged(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -266,8 +266,8 @@ type AddOptions struct {
 	RateLimited bool
 }
 
-// AddItem adds a key with a priority, a barrier and a trace. Of adds that are folded before they are
-// sent, the highest priority, the highest revisions and the last trace count.
+// AddItem adds a key with a priority, a barrier and a trace. Of adds that are folded before they
+// are sent, the highest priority, the highest revisions and the last trace count.
 func (q *Queue) AddItem(item client.AddItem, o AddOptions) {
 	op := client.Op{Key: item.Key, Priority: item.Priority, Barrier: item.Barrier, Trace: item.Trace}
 	if o.RateLimited {
@@ -321,8 +321,8 @@ func (q *Queue) addLater(op client.Op) {
 // Forget has the rate limiter forget a key; Done is still needed.
 func (q *Queue) Forget(key string) { q.put(client.Op{Key: key, Kind: client.OpForget}) }
 
-// Flush waits until the service has done, or refused permanently, whatever was called for so far; while
-// it cannot be reached that is not the case. Errors: that of ctx, and [client.ErrStopped].
+// Flush waits until the service has done, or refused permanently, whatever was called for so far;
+// while it cannot be reached that is not the case. Errors: that of ctx, and [client.ErrStopped].
 func (q *Queue) Flush(ctx context.Context) error { return q.out.acknowledged(ctx) }
 
 func (q *Queue) put(op client.Op) {

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -407,6 +408,37 @@ func TestTheEndOfTheContextIsAShutdownAndLetsWhatIsHeldBeDone(t *testing.T) {
 		q.Wait()
 		if n := s.left(t, "end"); n.Ready+n.Processing != 0 {
 			t.Errorf("left are %v, want none: it was done in the grace", n)
+		}
+	})
+}
+
+// What an add carries reaches the worker, also of adds that are folded before they are sent.
+func TestAKeyKeepsTheHighestPriorityAndBarrierOfItsAdds(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s service) {
+		q := s.open(t)
+		for priority, rv := range map[int]string{-2: "5", 3: "4", 1: "7"} {
+			b := client.Barrier{"dev/pods.v1": {Epoch: 1, RV: rv}}
+			q.AddItem(client.AddItem{Key: "a", Priority: priority, Barrier: b}, workqueue.AddOptions{})
+			b["dev/pods.v1"] = client.Revision{Epoch: 1, RV: "99"} // it is the caller's
+		}
+		if err := q.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		item, err := q.GetItem(t.Context())
+		if err != nil || item.Priority != 3 || item.Barrier["dev/pods.v1"].RV != "7" {
+			t.Errorf("%+v, %v", item, err)
+		}
+		one := 1
+		q.Settle("a", client.Result{Outcome: client.OutcomeAfter, After: time.Millisecond, Priority: &one, Wrote: client.Barrier{"dev/nodes.v1": {Epoch: 1, RV: "3"}}})
+		if item, err = q.GetItem(t.Context()); err != nil || item.Priority != 1 || item.Barrier["dev/nodes.v1"].RV != "3" {
+			t.Errorf("settled with a result, %+v, %v", item, err)
+		}
+		q.Done("a")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := q.GetItem(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("GetItem ended with its context: %v", err)
 		}
 	})
 }
