@@ -199,6 +199,17 @@ clientgo-next: deps ## the same with the newer version of client-go
 	echo "client-go $(CLIENT_GO_NEXT)"; \
 	DELTAPLANE_MODFILE_DIR=$$dir go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) -mod=mod -modfile=$$dir/go.mod ./...
 
+##### controller-runtime (client/controllerruntime, a module of its own) #####
+
+# The suite is controller-runtime's own of pkg/cache, taken from the module cache; with DELTAPLANE_KUBE=1 it and the
+# example run on the programs of test/kube.
+.PHONY: controllerruntime-test
+controllerruntime-test: deps ## controller-runtime on Deltaplane, its suite of caches, and the tests of examples/kubebuilder-operator
+	cd client/controllerruntime && go mod tidy -diff && go vet ./...
+	cd client/controllerruntime && DELTAPLANE_KUBE_PROGRAMS=$$([ "$$DELTAPLANE_KUBE" != 1 ] || (cd ../../test/kube && go run ./cmd/kube build)) \
+	  go test -vet=off -count=1 -p 1 -timeout $(TIMEOUT) ./...
+	cd examples/kubebuilder-operator && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
+
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
 KUBE := cd test/kube && go run ./cmd/kube

@@ -89,8 +89,8 @@ func (c names[T]) Decode(key string) (item T, err error) {
 	return item, nil
 }
 
-// DecodeKey has a codec decode a key, and refuses one that it would not make ([ErrKey]): Done of the
-// item could not name it.
+// DecodeKey has a codec decode a key, and refuses one that it would not make ([ErrKey]): Done of
+// the item could not name it.
 func DecodeKey[T comparable](c Codec[T], key string) (item T, err error) {
 	if item, err = c.Decode(key); err != nil {
 		return item, fmt.Errorf("%w: %q: %w", ErrKey, key, err)

@@ -115,7 +115,7 @@ func (q *requests[T]) reached(b client.Barrier) bool {
 	if len(b) == 0 || q.cfg.Seen != nil && q.cfg.Seen(b) {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(q.open, time.Second) // the index may be away
+	ctx, cancel := context.WithTimeout(q.open, 100*time.Millisecond) // the index may be away
 	defer cancel()
 	_, err := q.index.WaitFor(ctx, b, atOnce)
 	return err == nil

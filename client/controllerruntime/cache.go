@@ -52,7 +52,8 @@ func newRemote(op *Operator, o cache.Options) (*remote, error) {
 	return c, nil
 }
 
-// Start follows what informers have handlers for until ctx ends, and returns when every handler has.
+// Start follows what informers have handlers for until ctx ends, and returns when every handler
+// has.
 func (c *remote) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -22,12 +22,12 @@ import (
 // NewClient is for manager.Options.NewClient. It is controller-runtime's, and with the context of a
 // reconcile of a [Controller] it also
 //
-//   - refuses writes once the lease of the request has ended ([client.ErrLeaseLost] of the module of
-//     Deltaplane), before anything is sent, and
-//   - has later reads, and those of the request's next run on any replica, see what was written. Where
-//     the API server's answer has no version of it (a deletion, an eviction, Apply), or the write
-//     failed and may have been carried out, one request more looks at the object, and what is gone is
-//     known by its UID.
+//   - refuses writes once the lease of the request has ended ([client.ErrLeaseLost] of the module
+//     of Deltaplane), before anything is sent, and
+//   - has later reads, and those of the request's next run on any replica, see what was written.
+//     Where the API server's answer has no version of it (a deletion, an eviction, Apply), or the
+//     write failed and may have been carried out, one request more looks at the object, and what is
+//     gone is known by its UID.
 func (o *Operator) NewClient(cfg *rest.Config, options crclient.Options) (crclient.Client, error) {
 	inner, err := crclient.New(cfg, options)
 	if err != nil {
@@ -194,7 +194,8 @@ func (w *writer) DeleteAllOf(ctx context.Context, obj crclient.Object, opts ...c
 	return carriedOut(verb, gvk, err)
 }
 
-// uids are the UIDs of objects, as the API server has them; those that are being deleted are left out.
+// uids are the UIDs of objects, as the API server has them; those that are being deleted are left
+// out.
 func (w *writer) uids(ctx context.Context, gvk schema.GroupVersionKind, o crclient.ListOption) (map[crclient.ObjectKey]types.UID, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// goneTimeout is how long a read waits for a deletion, as long as the index waits for a revision.
+	// goneTimeout is how long a read waits for a deletion, as long as the index waits for a
+	// revision.
 	goneTimeout = 3 * time.Second
 	// goneKept is when a deletion is given up that no index shows.
 	goneKept = 10 * time.Minute
 )
 
-// gone is an object that a reconcile had deleted. No version says that an index has seen it: it shows
-// the object with its UID no more, or as one that is being deleted.
+// gone is an object that a reconcile had deleted. No version says that an index has seen it: it
+// shows the object with its UID no more, or as one that is being deleted.
 type gone struct {
 	Collection string `json:"c"`
 	Key        string `json:"k"`
@@ -86,7 +87,8 @@ func (h *hand) tidy(ctx context.Context) {
 	}
 }
 
-// unseen waits until the index shows nothing that was deleted in a collection; in all if it is empty.
+// unseen waits until the index shows nothing that was deleted in a collection; in all if it is
+// empty.
 func (h *hand) unseen(ctx context.Context, collection string) error {
 	h.mu.Lock()
 	all := slices.Clone(h.gone)

@@ -56,8 +56,8 @@ func newRegistration(i *informer, h toolscache.ResourceEventHandler, o toolscach
 // led reports whether the leader of the feed runs the handler.
 func (r *registration) led() bool { return !r.all && r.informer.cache.lead != nil }
 
-// HasSynced implements toolscache.ResourceEventHandlerRegistration: the handler has had every object
-// that there was, be it on another replica.
+// HasSynced implements toolscache.ResourceEventHandlerRegistration: the handler has had every
+// object that there was, be it on another replica.
 func (r *registration) HasSynced() bool { return isClosed(r.checked()) }
 
 // HasSyncedChecker implements toolscache.ResourceEventHandlerRegistration.

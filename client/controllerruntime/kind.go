@@ -96,8 +96,8 @@ func (k kind) view() client.View {
 	return client.ViewFull
 }
 
-// blank is a new object of the kind without content. Structured ones have no kind and apiVersion, as
-// client-go's.
+// blank is a new object of the kind without content. Structured ones have no kind and apiVersion,
+// as client-go's.
 func (k kind) blank() crclient.Object {
 	switch k.form {
 	case schemaless:

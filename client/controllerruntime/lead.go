@@ -98,7 +98,8 @@ func (l *lead) present() (all []*registration, generation string, changed <-chan
 	return all, l.generation, l.changed
 }
 
-// run takes part in the lead until ctx ends. It fails when the queue service refuses it permanently.
+// run takes part in the lead until ctx ends. It fails when the queue service refuses it
+// permanently.
 func (l *lead) run(ctx context.Context) error {
 	w, err := client.NewWorker(l.o.conn, client.ReconcilerFunc(l.lead), client.WorkerConfig{
 		Queue: l.feed.Name(), Name: l.o.o.Identity + "/" + l.o.o.Name + feed.Suffix, Lease: l.o.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout,

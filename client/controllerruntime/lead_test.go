@@ -13,16 +13,16 @@ import (
 	dptest "github.com/deltaplane/deltaplane/client/testing"
 )
 
-// sink is a queue that takes everything, until it is shut.
-type sink struct{ shut atomic.Bool }
+// basket is a queue that takes everything, until it is shut.
+type basket struct{ shut atomic.Bool }
 
-func (s *sink) Flush(context.Context) error { return nil }
-func (s *sink) ShuttingDown() bool          { return s.shut.Load() }
+func (s *basket) Flush(context.Context) error { return nil }
+func (s *basket) ShuttingDown() bool          { return s.shut.Load() }
 
 // replica is one replica of an operator, without controllers.
 type replica struct {
 	cache cache.Cache
-	queue sink
+	queue basket
 	stop  func()
 	*recorder
 }

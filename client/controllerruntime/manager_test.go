@@ -32,8 +32,8 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	// client-go's reflector stops a filtered watch of metadata while an event is on its way: that is
-	// not received then.
+	// client-go's reflector stops a filtered watch of metadata while an event is on its way: that
+	// is not received then.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }
 

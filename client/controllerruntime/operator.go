@@ -83,8 +83,8 @@ type keptQueue interface {
 }
 
 // New returns an operator on connections to an index and a queue service, which the caller closes
-// after the manager has stopped. It connects to nobody yet. Without a queue connection every replica
-// hands all changes to its handlers, as with controller-runtime's cache, and queues are the
+// after the manager has stopped. It connects to nobody yet. Without a queue connection every
+// replica hands all changes to its handlers, as with controller-runtime's cache, and queues are the
 // manager's: leader election is needed then.
 func New(index, queue grpc.ClientConnInterface, o Options) (*Operator, error) {
 	if index == nil {
@@ -180,7 +180,7 @@ func (o *Operator) shuttingDown() bool {
 	return slices.ContainsFunc(o.keptQueues(), keptQueue.ShuttingDown)
 }
 
-// barrier is what handlers were told so far: a key that one adds is about nothing newer.
+// barrier is what handlers have received so far: a key that one adds is about nothing newer.
 func (o *Operator) barrier() client.Barrier {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -201,7 +201,7 @@ func (o *Operator) hasSeen(b client.Barrier) bool {
 	return true
 }
 
-// feeds notes that handlers are about to be told of a state.
+// feeds notes that handlers are about to receive a state.
 func (o *Operator) feeds(collection string, at client.Revision) {
 	if at.IsZero() {
 		return

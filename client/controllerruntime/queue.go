@@ -198,10 +198,16 @@ func (q *requests[T]) GetWithPriority() (request T, priority int, shutdown bool)
 		}
 		q.mu.Lock()
 		q.begun--
-		if err == nil {
+		_, twice := q.hands[request]
+		if err == nil && !twice {
 			q.hands[request] = h
 		}
 		q.mu.Unlock()
+		if err == nil && twice { // its lease was lost here, and a run of it has not ended
+			q.giveBack(item, asideAgain)
+			q.maybeStop()
+			continue
+		}
 		if err != nil {
 			q.report("get", item.Key, err)
 			q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRateLimited})

@@ -41,7 +41,7 @@ func (t *transport) list(r *http.Request, q request) *http.Response {
 		switch {
 		case err != nil:
 			return refusal(r, err)
-		case e.Type == client.EventGap: // it begins anew
+		case e.Type == client.EventGap: // it begins again
 			items = nil
 		case e.Type == client.EventAdded:
 			items = append(items, q.payload(e.Object))
@@ -77,8 +77,8 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// payload is an object as an API server sends it. Metadata alone has a kind of its own, and an object
-// of which no more is known has its name.
+// payload is an object as an API server sends it. Metadata alone has a kind of its own, and an
+// object of which no more is known has its name.
 func (q request) payload(o client.Object) []byte {
 	if len(o.Payload) == 0 {
 		namespace, name := split(o.Key)

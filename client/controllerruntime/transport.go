@@ -46,7 +46,7 @@ type request struct {
 	metadata    bool
 	watch       bool
 	initial     bool // the state comes first
-	marked      bool // the state's end is told
+	marked      bool // the end of the state is marked
 	version     string
 	gvk         schema.GroupVersionKind
 	description string

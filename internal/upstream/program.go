@@ -1,5 +1,5 @@
-// Package upstream compiles tests of other modules, from the module cache, against code of ours. They
-// are patched in a temporary folder; none of them is kept in this repository.
+// Package upstream compiles tests of other modules, from the module cache, against code of ours.
+// They are patched in a temporary folder; none of them is kept in this repository.
 package upstream
 
 import (

@@ -25,7 +25,7 @@ func source() upstream.Source {
 				{Old: "NonBlockingGetTest(cache.New,", New: "NonBlockingGetTest(newCache,"},
 				{Old: "CacheTestReaderFailOnMissingInformer(cache.New,", New: "CacheTestReaderFailOnMissingInformer(newCache,"},
 			},
-			"informer_cache_test.go": {upstream.Moved("cache_test", "caches"), ours, {Old: "	\"sigs.k8s.io/controller-runtime/pkg/cache\"\n", New: "	\"sigs.k8s.io/controller-runtime/pkg/cache\"\n"}},
+			"informer_cache_test.go": {upstream.Moved("cache_test", "caches"), ours},
 		},
 	}
 }

@@ -1,6 +1,6 @@
-// Package caches is where controller-runtime's tests of pkg/cache are compiled, see package upstream.
-// What is here takes the place of the environment that those tests start and of the constructor that
-// they call.
+// Package caches is where controller-runtime's tests of pkg/cache are compiled, see package
+// upstream. What is here takes the place of the environment that those tests start and of the
+// constructor that they call.
 package caches
 
 import (

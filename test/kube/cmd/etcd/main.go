@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	cfg.Dir = *dir
 	cfg.UnsafeNoFsync = true
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
-	cfg.ListenPeerUrls = []url.URL{*peerURL} // the port 0 too: nobody is told of it
+	cfg.ListenPeerUrls = []url.URL{*peerURL} // the port 0 too: nobody has to know it
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.QuotaBackendBytes = 8 << 30
 	cfg.LogLevel = "warn"
