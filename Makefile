@@ -138,9 +138,9 @@ race: deps ## the tests of PKG with the race detector, PKG=./services/queue/... 
 	  $$(go list $(PKG) | grep -vE '/test/(system|node|chaos|consistency|failover)$$')
 
 .PHONY: example-test
-example-test: deps ## the tests of examples/go-controller, and three replicas of it; on a real API server too with DELTAPLANE_KUBE=1
+example-test: deps ## the tests of examples/go-controller, and three replicas of it and of examples/kubebuilder-operator; on a real API server too with DELTAPLANE_KUBE=1
 	cd examples/go-controller && go vet ./... && go test -vet=off ./...
-	DELTAPLANE_EXAMPLE=1 go test -vet=off -count=1 -timeout $(TIMEOUT) -run ExampleController ./test/system
+	DELTAPLANE_EXAMPLE=1 go test -vet=off -count=1 -timeout $(TIMEOUT) -run 'Example(Controller|Operator)' ./test/system
 
 fuzz: deps ## every fuzz target for FUZZTIME each
 	@set -e; for pkg in $$(go list $(PKG)); do \

@@ -23,8 +23,14 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// exampleModule is a controller as somebody else would write it: a module of its own.
-const exampleModule = "../../examples/go-controller"
+// exampleModule is a controller as somebody else would write it, a module of its own, with the
+// folder of its command.
+type exampleModule struct{ dir, command string }
+
+var (
+	goController = exampleModule{"../../examples/go-controller", "."}
+	operator     = exampleModule{"../../examples/kubebuilder-operator", "./cmd"}
+)
 
 const sitesPath = "/apis/example.com/v1/namespaces/default/sites"
 
@@ -36,9 +42,26 @@ func TestTheExampleControllerInThreeReplicas(t *testing.T) {
 	for _, source := range []string{"index", "log"} {
 		t.Run(source, func(t *testing.T) {
 			t.Parallel()
-			testExample(t, newUp(t, ""), source == "log")
+			testExample(t, goController, newUp(t, ""), source == "log")
 		})
 	}
+}
+
+func TestTheExampleOperatorInThreeReplicas(t *testing.T) {
+	if os.Getenv("DELTAPLANE_EXAMPLE") != "1" {
+		t.Skip("DELTAPLANE_EXAMPLE is not 1: `make example-test` builds the example and runs this")
+	}
+	t.Parallel()
+	testExample(t, operator, newUp(t, ""), false)
+}
+
+func TestRealTheExampleOperatorInThreeReplicas(t *testing.T) {
+	if os.Getenv("DELTAPLANE_EXAMPLE") != "1" {
+		t.Skip("DELTAPLANE_EXAMPLE is not 1: `make example-test` builds the example and runs this")
+	}
+	t.Parallel()
+	k := startKube(t, "--nodes", "0")
+	testExample(t, operator, newUp(t, k.kubeconfig), false)
 }
 
 func TestRealTheExampleControllerInThreeReplicas(t *testing.T) {
@@ -47,7 +70,7 @@ func TestRealTheExampleControllerInThreeReplicas(t *testing.T) {
 	}
 	t.Parallel()
 	k := startKube(t, "--nodes", "0")
-	testExample(t, newUp(t, k.kubeconfig), false)
+	testExample(t, goController, newUp(t, k.kubeconfig), false)
 }
 
 // site is the custom resource as far as this test looks at it.
@@ -62,20 +85,21 @@ type site struct {
 
 // Three replicas, on the index or on the log, publish sites while these are created, changed and
 // deleted. One replica is killed and one stopped; both are started again.
-func testExample(t *testing.T, u *upTarget, onLog bool) {
+func testExample(t *testing.T, module exampleModule, u *upTarget, onLog bool) {
 	const n = 60
-	e := &example{upTarget: u, x: u.target(), binary: filepath.Join(t.TempDir(), "go-controller")}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", e.binary, ".")
-	cmd.Dir = exampleModule
+	e := &example{upTarget: u, x: u.target(), binary: filepath.Join(t.TempDir(), filepath.Base(module.dir))}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", e.binary, module.command)
+	cmd.Dir = module.dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	if u.kubeconfig == "" {
-		e.args = []string{"-api", "http://" + u.ports["api"]}
+	kubeconfig := u.kubeconfig
+	if kubeconfig == "" {
+		kubeconfig = kubeconfigOf(t, "http://"+u.ports["api"])
 	} else {
-		e.x.API = loadKubeconfig(t, u.kubeconfig)
-		e.args = []string{"-kubeconfig", u.kubeconfig}
+		e.x.API = loadKubeconfig(t, kubeconfig)
 	}
+	e.args = []string{"-kubeconfig", kubeconfig}
 	e.args = append(e.args, "-v", "-index", u.ports["index"], "-queue", u.ports["queue"])
 	if onLog {
 		e.args = append(e.args, "-nats", "nats://"+u.ports["nats"])
@@ -116,10 +140,22 @@ type example struct {
 
 func (e *example) replica(t *testing.T, name string) { e.startBuild(t, e.binary, name, e.args...) }
 
+// kubeconfigOf is a kubeconfig file of an API server that needs no credentials.
+func kubeconfigOf(t *testing.T, url string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "dev", "clusters": [{"name": "dev", "cluster": {"server": %q}}],
+		"contexts": [{"name": "dev", "context": {"cluster": "dev"}}]}`, url)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // install makes the API server serve sites, and Deltaplane mirror them.
 func (e *example) install(t *testing.T) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(exampleModule, "crd.yaml"))
+	text, err := os.ReadFile(filepath.Join(goController.dir, "crd.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
