@@ -83,7 +83,7 @@ func (h *hand) tidy(ctx context.Context) {
 	forgot := h.forgot
 	h.mu.Unlock()
 	if forgot && ctx.Err() == nil {
-		_ = h.remember(ctx) //nolint:errcheck // what stays is looked for once more
+		_ = h.remember(ctx) // what stays is looked for once more
 	}
 }
 

@@ -109,7 +109,7 @@ func (k kind) blank() crclient.Object {
 		m.SetGroupVersionKind(k.gvk)
 		return m
 	default:
-		return reflect.New(k.typ).Interface().(crclient.Object) //nolint:errcheck,forcetypeassert // newKind looked
+		return reflect.New(k.typ).Interface().(crclient.Object) //nolint:forcetypeassert // newKind looked
 	}
 }
 

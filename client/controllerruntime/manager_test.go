@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -47,7 +46,7 @@ type operated struct {
 
 func newOperated(t *testing.T, env *dptest.Env, o Options) operated {
 	t.Helper()
-	o.Name, o.Log = "test", slog.New(slog.NewTextHandler(io.Discard, nil))
+	o.Name, o.Log = "test", slog.New(slog.DiscardHandler)
 	op, err := New(env.Index(), env.Queue(), o)
 	if err != nil {
 		t.Fatal(err)

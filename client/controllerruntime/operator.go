@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,7 +101,7 @@ func New(index, queue grpc.ClientConnInterface, o Options) (*Operator, error) {
 		return nil, fmt.Errorf("controllerruntime: Options.Lease is %v, 1s to 1h is possible", o.Lease)
 	}
 	if o.Identity == "" {
-		o.Identity, _ = os.Hostname() //nolint:errcheck // people see that it has none
+		o.Identity, _ = os.Hostname() // people see that it has none
 	}
 	o.Cluster, o.FeedLease = cmp.Or(o.Cluster, "dev"), cmp.Or(o.FeedLease, 1800*time.Millisecond)
 	o.Revision, o.Log = cmp.Or(o.Revision, builtOf()), cmp.Or(o.Log, slog.Default()) //nolint:forbidigo // as the client does
@@ -241,11 +242,11 @@ func builtOf() string {
 	if !ok {
 		return ""
 	}
-	of := info.Main.Version
+	of := []string{info.Main.Version}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" || s.Key == "vcs.time" {
-			of += " " + s.Value
+			of = append(of, s.Value)
 		}
 	}
-	return of
+	return strings.Join(of, " ")
 }

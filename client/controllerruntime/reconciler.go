@@ -62,7 +62,7 @@ type handKey struct{}
 
 // handOf is the request in hand that a context belongs to; nil outside of a reconcile.
 func handOf(ctx context.Context) *hand {
-	h, _ := ctx.Value(handKey{}).(*hand) //nolint:errcheck // nil says it
+	h, _ := ctx.Value(handKey{}).(*hand) // nil says it
 	return h
 }
 
@@ -93,10 +93,10 @@ func (c *Controller[T]) newQueue(name string, limiter workqueue.TypedRateLimiter
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.queue != nil {
-		return nil, fmt.Errorf("controllerruntime: the reconciler has a queue already: wrap it once for each controller")
+		return nil, errors.New("controllerruntime: the reconciler has a queue already: wrap it once for each controller")
 	}
 	if c.op.conn == nil {
-		return nil, fmt.Errorf("controllerruntime: the operator has no connection to a queue service")
+		return nil, errors.New("controllerruntime: the operator has no connection to a queue service")
 	}
 	settings := c.op.o.Queue
 	q, err := newQueue(context.Background(), c.op.conn, c.op.index, limiter, queueConfig[T]{

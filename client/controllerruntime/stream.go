@@ -73,7 +73,7 @@ func (q request) listOf(items [][]byte, version string) []byte {
 }
 
 func quoted(s string) string {
-	b, _ := json.Marshal(s) //nolint:errcheck,errchkjson // of a string
+	b, _ := json.Marshal(s) //nolint:errchkjson // of a string
 	return string(b)
 }
 
@@ -84,7 +84,7 @@ func (q request) payload(o client.Object) []byte {
 		namespace, name := split(o.Key)
 		m := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uidOf(o), ResourceVersion: o.ResourceVersion}}
 		m.SetGroupVersionKind(q.gvk)
-		b, _ := json.Marshal(m) //nolint:errcheck,errchkjson // names and versions
+		b, _ := json.Marshal(m) //nolint:errchkjson // names and versions
 		return q.renamed(b)
 	}
 	return q.renamed(o.Payload)
@@ -227,7 +227,7 @@ func (s *events) bookmark(version string, ended bool) error {
 
 func (s *events) failed(status *metav1.Status) {
 	if b, err := json.Marshal(status); err == nil {
-		_ = s.send(watch.Error, b, s.version) //nolint:errcheck // the stream ends in any case
+		_ = s.send(watch.Error, b, s.version) // the stream ends in any case
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -135,7 +136,7 @@ func (t *term) news(all []*registration) bool {
 	}
 	for _, name := range t.fed(all) {
 		if !slices.Contains(t.left.Fed, name) {
-			t.l.o.o.Log.Info("every object is handed to handlers again", "reason", "no leader has fed this before", "what", name)
+			t.l.o.o.Log.Info("every object is handed to handlers again", slog.String("reason", "no leader has fed this before"), slog.String("what", name))
 			return true
 		}
 	}
@@ -200,7 +201,7 @@ func (t *term) moved(r *registration, scope int, at client.Position, upper clien
 	defer t.mu.Unlock()
 	t.shut = t.shut || shut
 	name, of := place(r, scope), source{r, scope}
-	text, _ := at.MarshalText() //nolint:errcheck // it has none
+	text, _ := at.MarshalText() // it has none
 	if !t.shut {
 		if t.at[name] == nil {
 			t.at[name] = map[source]feed.Place{}

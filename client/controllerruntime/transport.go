@@ -38,18 +38,17 @@ type transport struct {
 
 // request is a list or a watch.
 type request struct {
-	resource    schema.GroupVersionResource
-	namespace   string
-	collection  string
-	labels      string
-	fields      string
-	metadata    bool
-	watch       bool
-	initial     bool // the state comes first
-	marked      bool // the end of the state is marked
-	version     string
-	gvk         schema.GroupVersionKind
-	description string
+	resource   schema.GroupVersionResource
+	namespace  string
+	collection string
+	labels     string
+	fields     string
+	metadata   bool
+	watch      bool
+	initial    bool // the state comes first
+	marked     bool // the end of the state is marked
+	version    string
+	gvk        schema.GroupVersionKind
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -223,7 +223,8 @@ func TestWhatIsUselessToSendAgainIsKnown(t *testing.T) {
 	}
 }
 
-// Flush must not return on the strength of an answer that says no: a leader saves its position then.
+// Flush must not return on the strength of an answer that says no: a leader saves its position
+// then.
 func TestAFailureIsAnsweredAndNotAcknowledged(t *testing.T) {
 	var fail atomic.Bool
 	fail.Store(true)
