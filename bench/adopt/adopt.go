@@ -15,12 +15,13 @@ import (
 func Family() harness.Family {
 	return harness.Family{
 		Name:  "adopt",
-		About: "controllers on client/controller: replicas beside one elected replica, a kill -9, delays beside client-go, what thirty of them ask of the API server",
+		About: "controllers on client/controller: replicas beside one elected replica, a kill -9, delays beside client-go, what thirty of them ask of the API server, an operator on controller-runtime",
 		Parts: []harness.Part{
 			{Name: "replicas", Run: replicas},
 			{Name: "delays", Run: delays},
 			{Name: "kill", Run: killed},
 			{Name: "requests", Run: requests},
+			{Name: "managed", Run: managed},
 		},
 	}
 }
