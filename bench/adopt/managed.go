@@ -54,7 +54,7 @@ func managed(ctx context.Context, b *harness.Bench) (err error) {
 		return harness.Side{Name: name, Run: func(ctx context.Context, _ time.Duration) (map[string]float64, error) {
 			round++
 			args := append([]string{
-				"-api", r.plane.Cfg.API, "-name", "bench-" + strconv.Itoa(round), "-node", "node-1", "-owned", strconv.Itoa(owned),
+				"-api", r.plane.Cfg.API, "-name", "bench-" + strconv.Itoa(round), "-node", "node-1", "-owned", strconv.Itoa(owned), "-pods", strconv.Itoa(many),
 				"-reads", strconv.Itoa(harness.Pick(b, 300, 2000)), "-empty", strconv.Itoa(harness.Pick(b, 2000, 20_000)),
 			}, args...)
 			return measure(ctx, binary, args)

@@ -1,5 +1,6 @@
-// Command operator is an operator on controller-runtime that measures itself: with its own cache and
-// queue, or on a Deltaplane. It is a module of its own, which `bench operators` builds and runs.
+// Command operator is an operator on controller-runtime that measures itself: with its own cache
+// and queue, or on a Deltaplane. It is a module of its own, which `bench operators` builds and
+// runs.
 package main
 
 import (
@@ -49,7 +50,7 @@ type result struct {
 
 type options struct {
 	api, index, queue, name, node string
-	owned, reads, empty           int
+	owned, pods, reads, empty     int
 }
 
 func main() {
@@ -60,6 +61,7 @@ func main() {
 	flag.StringVar(&o.name, "name", "bench", "name of the operator")
 	flag.StringVar(&o.node, "node", "", "node whose pods are listed")
 	flag.IntVar(&o.owned, "owned", 1000, "ConfigMaps that there are")
+	flag.IntVar(&o.pods, "pods", 0, "pods that there are")
 	flag.IntVar(&o.reads, "reads", 2000, "reads of each kind")
 	flag.IntVar(&o.empty, "empty", 20_000, "reconciles that do nothing")
 	flag.Parse()
@@ -82,6 +84,7 @@ type measured struct {
 	first  atomic.Int64
 	seen   sync.Map // keys of ConfigMaps that were reconciled
 	count  atomic.Int64
+	mapped atomic.Int64 // pods that the handler has had
 	events chan event.GenericEvent
 	empty  atomic.Int64
 }
@@ -109,7 +112,7 @@ func run(ctx context.Context, o options) (r result, err error) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- m.mgr.Start(ctx) }()
-	if err := m.await(done, func() bool { return m.count.Load() >= int64(o.owned) }); err != nil {
+	if err := m.await(done, func() bool { return m.count.Load() >= int64(o.owned) && m.mapped.Load() >= int64(o.pods) }); err != nil {
 		return r, err
 	}
 	r.First = time.Duration(m.first.Load()).Seconds()
@@ -158,6 +161,7 @@ func (m *measured) setup(ctx context.Context) error {
 		return err
 	}
 	ownerOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o crclient.Object) []reconcile.Request {
+		m.mapped.Add(1)
 		if owner := o.GetLabels()["owned-by"]; owner != "" {
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: owner}}}
 		}

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -548,26 +550,24 @@ func TestAFloodInOneCollectionDelaysNoOther(t *testing.T) {
 	reflection(t, c, "configmaps", "config maps watched", watching)
 	quiet := follow(t, nats, configmaps)
 	ctx, cancel := context.WithCancel(t.Context())
-	flooding := make(chan int, 1)
-	go func() { // as fast as the watch takes it, for as long as the other collection is looked at
-		n := 0
+	var written atomic.Int64
+	var flooding sync.WaitGroup
+	flooding.Go(func() { // as fast as the watch takes it, for as long as the other collection is looked at
 		pad := strings.Repeat("x", 2000)
-		for ; ctx.Err() == nil; n++ {
+		for ctx.Err() == nil {
+			n := written.Add(1)
 			f.put("pods", "default", fmt.Sprintf("p%d", n%200), "", fmt.Sprintf(`"x":"%d%s"`, n, pad))
 		}
-		flooding <- n
-	}()
+	})
 	for i := range 20 { // each is seen while the flood goes on
 		name := fmt.Sprintf("c%d", i)
 		f.put("configmaps", "default", name, "", "")
 		quiet.until(t, name, func() bool { _, ok := quiet.get(delta.Key("default/" + name)); return ok })
 	}
+	// A busy machine may have been quicker with those than with the flood.
+	reflection(t, c, "pods", "a flood", func(r *reflectorv1.Reflection) bool { return written.Load() >= 1000 && r.GetPublished() >= 400 })
 	cancel()
-	written := <-flooding
-	r := reflection(t, c, "pods", "the flood", func(*reflectorv1.Reflection) bool { return true })
-	if written < 1000 || r.GetPublished() < 400 {
-		t.Errorf("%d events, %d published: no flood", written, r.GetPublished())
-	}
+	flooding.Wait()
 	if n := f.count("watch /api/v1/pods"); n != 1 {
 		t.Errorf("%d watches of pods, want the flood not to cut it", n)
 	}
