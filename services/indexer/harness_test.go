@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +183,7 @@ type replica struct {
 	stop func()
 	addr string
 	tls  rpc.TLSConfig // of its clients
+	gone atomic.Bool   // its address may be another test's server's by now
 }
 
 func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
@@ -217,16 +219,15 @@ func (w *world) indexOn(t testing.TB, log deltaLog, change func(*indexer.Config)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
-	stopped := false
-	r := &replica{svc: svc, tel: tel, stop: func() {
-		if !stopped {
-			stopped = true
+	r := &replica{svc: svc, tel: tel}
+	r.stop = func() {
+		if !r.gone.Swap(true) {
 			cancel()
 			if err := <-done; err != nil {
 				t.Errorf("Run() = %v, want nil on a clean stop", err)
 			}
 		}
-	}}
+	}
 	t.Cleanup(r.stop)
 	addr, err := svc.Addr(t.Context())
 	if err != nil {

@@ -1,11 +1,13 @@
 package indexer_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -49,9 +51,21 @@ func certificate(t *testing.T) rpc.TLSConfig {
 }
 
 // connect opens another connection to the replica.
+// dial connects to no other server: the port of one that has stopped is soon another's.
+func (r *replica) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err == nil && r.gone.Load() {
+		err = errors.Join(errors.New("the replica has stopped"), conn.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
 func (r *replica) connect(t testing.TB) *grpc.ClientConn {
 	t.Helper()
-	conn, err := rpc.Dial(r.addr, rpc.DialConfig{TLS: r.tls})
+	conn, err := rpc.Dial(r.addr, rpc.DialConfig{TLS: r.tls, Dialer: r.dial})
 	if err != nil {
 		t.Fatal(err)
 	}
