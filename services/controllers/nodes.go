@@ -166,7 +166,7 @@ func (l *nodeLook) Lease(ctx context.Context, name string) ([]byte, error) {
 func (l *nodeLook) PodsOn(ctx context.Context, node string) ([][]byte, error) {
 	pods := l.of.pods
 	objs, at, err := l.index.ByIndex(ctx, pods, "node", []string{node}, client.ReadOptions{
-		AtLeast: l.least(pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "metadata.creationTimestamp", "status.conditions"},
+		AtLeast: l.least(pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "metadata.resourceVersion", "metadata.creationTimestamp", "status.conditions"},
 	})
 	if err := l.heard(ctx, err); err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ type pod struct {
 		Namespace         string    `json:"namespace"`
 		Name              string    `json:"name"`
 		UID               string    `json:"uid"`
+		ResourceVersion   string    `json:"resourceVersion"`
 		CreationTimestamp time.Time `json:"creationTimestamp"`
 	} `json:"metadata"`
 	Status struct {
@@ -118,9 +119,11 @@ func short(uid string) uint32 {
 	return h.Sum32()
 }
 
+// markPod makes a pod's Ready condition False, as it was read: one that was marked since the index
+// looked gets no second mark and no second Event.
 func (r *Reconciler) markPod(ctx context.Context, p *pod) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": p.Metadata.UID},
+		"metadata": map[string]any{"uid": p.Metadata.UID, "resourceVersion": p.Metadata.ResourceVersion},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": nodelifecycle.Ready, "status": nodelifecycle.False, "lastTransitionTime": r.cfg.Now().UTC().Format(time.RFC3339),
 		}}},

@@ -139,6 +139,34 @@ func TestAKubeletsOwnFalseMarksOnlyPodsBoundSinceAndEachOnce(t *testing.T) {
 	marked("another time it is not ready", 3, "waits")
 }
 
+func TestAPodThatTheIndexShowsUnmarkedGetsNoSecondEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"n", "other"} {
+		w.node(name, nil)
+		w.renew(name)
+	}
+	w.pods["p"], w.bound["p"] = rules.True, w.now
+	w.run(10*time.Minute, "other")
+	marked := func() (n int) {
+		for _, e := range w.events {
+			if strings.HasPrefix(e, "p ") {
+				n++
+			}
+		}
+		return n
+	}
+	if w.pods["p"] != rules.False || marked() != 1 {
+		t.Fatalf("pod %q, events %q", w.pods["p"], w.events)
+	}
+	calls := w.podCalls
+	w.shownPods = rules.True
+	w.run(time.Minute, "other") // ends with a conflict, and is tried again
+	if w.podCalls == calls || marked() != 1 {
+		t.Errorf("%d more calls, events %q", w.podCalls-calls, w.events)
+	}
+}
+
 func TestTheLiveLookDecidesNotTheIndex(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

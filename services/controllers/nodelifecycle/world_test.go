@@ -1,6 +1,7 @@
 package nodelifecycle_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,28 +26,30 @@ import (
 // world is an API server of nodes, leases and pods, an index that tests may
 // freeze, zone queues, and a clock.
 type world struct {
-	t        *testing.T
-	now      time.Time
-	live     map[string]*rules.Node
-	index    map[string]*rules.Node
-	leases   map[string]string // renewals
-	shown    map[string]string // as the index shows them
-	pods     map[string]string // Ready by name; "p@x" is on node x, others on "n"
-	bound    map[string]time.Time
-	frozen   bool // the index does not follow writes
-	stale    bool // the collections are not followed
-	fresh    func() (rules.Fresh, error)
-	known    time.Time
-	states   map[string][]byte
-	queues   map[string][]string // by zone
-	rates    map[string]float64
-	mu       sync.Mutex // guards events, podCalls and pods while a node is looked at
-	events   []string
-	podCalls int
-	fail     func(call string) error
-	versions int
-	reg      *prometheus.Registry
-	rec      *nodelifecycle.Reconciler
+	t         *testing.T
+	now       time.Time
+	live      map[string]*rules.Node
+	index     map[string]*rules.Node
+	leases    map[string]string // renewals
+	shown     map[string]string // as the index shows them
+	pods      map[string]string // Ready by name; "p@x" is on node x, others on "n"
+	bound     map[string]time.Time
+	frozen    bool // the index does not follow writes
+	stale     bool // the collections are not followed
+	fresh     func() (rules.Fresh, error)
+	known     time.Time
+	states    map[string][]byte
+	queues    map[string][]string // by zone
+	rates     map[string]float64
+	mu        sync.Mutex // guards events, podCalls and pods while a node is looked at
+	events    []string
+	marks     map[string]int // versions of pods
+	shownPods string         // where the index is behind: what it shows of every pod
+	podCalls  int
+	fail      func(call string) error
+	versions  int
+	reg       *prometheus.Registry
+	rec       *nodelifecycle.Reconciler
 }
 
 func newWorld(t *testing.T) *world {
@@ -233,10 +237,10 @@ func (x index) PodsOn(_ context.Context, node string) ([][]byte, error) {
 			continue
 		}
 		out = append(out, must(json.Marshal(map[string]any{
-			"metadata": map[string]any{"namespace": "default", "name": name, "uid": "uid-" + name},
+			"metadata": map[string]any{"namespace": "default", "name": name, "uid": "uid-" + name, "resourceVersion": strconv.Itoa(x.w.podVersion(name))},
 			"status": map[string]any{"conditions": []any{
 				map[string]any{"type": "PodScheduled", "status": "True", "lastTransitionTime": x.w.bound[name].Format(time.RFC3339)},
-				map[string]any{"type": "Ready", "status": x.w.pods[name]},
+				map[string]any{"type": "Ready", "status": cmp.Or(x.w.shownPods, x.w.pods[name])},
 			}},
 		})))
 	}
@@ -313,7 +317,7 @@ func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, body []
 	}
 	switch {
 	case ref.Resource.Name == kube.Pods.Name:
-		return nil, w.patchPod(ref.Name)
+		return nil, w.patchPod(ref.Name, body)
 	case ref.Subresource == "status":
 		return w.patchNode("patch status", ref.Name, body)
 	}
@@ -377,7 +381,15 @@ func (w *world) patchNode(call, name string, body []byte) ([]byte, error) {
 	return w.change(name, body)
 }
 
-func (w *world) patchPod(name string) error {
+// podVersion is what the index shows of a pod: before its mark when it is behind.
+func (w *world) podVersion(name string) int {
+	if w.shownPods != "" {
+		return 0
+	}
+	return w.marks[name]
+}
+
+func (w *world) patchPod(name string, body []byte) error {
 	w.mu.Lock() // the pods of a node are written by several at once
 	defer w.mu.Unlock()
 	w.podCalls++
@@ -387,6 +399,17 @@ func (w *world) patchPod(name string) error {
 	if w.pods[name] == "" {
 		return kube.ErrNotFound
 	}
+	var p patch
+	if err := json.Unmarshal(body, &p); err != nil {
+		return err
+	}
+	if p.Metadata.ResourceVersion != strconv.Itoa(w.marks[name]) {
+		return errConflict
+	}
+	if w.marks == nil {
+		w.marks = map[string]int{}
+	}
+	w.marks[name]++
 	w.pods[name] = rules.False
 	return nil
 }
