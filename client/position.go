@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ErrPosition: a text is not that of a [Position].
+// ErrPosition says that a text is not that of a [Position].
 var ErrPosition = errors.New("client: malformed position")
 
 // numbers are the fields of a position, in the order of its text.

@@ -18,7 +18,7 @@ import (
 
 // Position is where to resume a watch, as a server named it. The zero value is
 // nowhere.
-type Position struct {
+type Position struct { //nolint:recvcheck // UnmarshalText changes it
 	// Epoch, Sequence and Term are the place in the collection's log up to which the
 	// reader has received everything. They are zero where that is nowhere, and the watch
 	// can only begin again.

@@ -118,7 +118,7 @@ const logPrefix = "log."
 
 // formatLogPosition writes a place of a log: as one of a watch, whose fields stand for others.
 func formatLogPosition(p deltalog.Position) position {
-	text, _ := client.Position{ //nolint:errcheck // it has none
+	text, _ := client.Position{ // no error is possible
 		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, ToldEpoch: nanoseconds(p.Created), ToldSequence: nanoseconds(p.Fresh),
 	}.MarshalText()
 	return position(logPrefix + string(text))

@@ -159,8 +159,8 @@ func (m *mixed) List(ctx context.Context, out crclient.ObjectList, opts ...crcli
 	return m.local.List(ctx, out, opts...)
 }
 
-// ErrNamespaces: a reconcile lists by a field, from a local store of several namespaces, what must
-// be as new as something that it has to see.
+// ErrNamespaces says that a reconcile lists by a field, from a local store of several namespaces,
+// what must be as new as something that it has to see.
 var ErrNamespaces = errors.New("controllerruntime: a local store of several namespaces cannot tell how new it is; an index by Path, Label, Owner or CEL can")
 
 // localTimeout is how long a read waits for a local store, as long as for the index.

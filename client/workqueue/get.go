@@ -21,7 +21,7 @@ const (
 // will come but a key that this process has in hand and has added since: as upstream, the Get
 // after its Done hands it out once more.
 func (q *Queue) Get() (key string, shutdown bool) {
-	item, err := q.GetItem(context.Background())
+	item, err := q.GetItem(context.WithoutCancel(q.ctx))
 	return item.Key, err != nil
 }
 

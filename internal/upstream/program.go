@@ -42,6 +42,8 @@ func Moved(from, to string) Patch {
 type Source struct {
 	// Module and From are where they are: "k8s.io/client-go", "tools/cache".
 	Module, From string
+	// Mod is the folder of the go.mod to compile with; the folder above when empty.
+	Mod string
 	// Files are by name, with what is changed in each.
 	Files map[string][]Patch
 	// Edit, where set, changes each file further.
@@ -49,13 +51,12 @@ type Source struct {
 }
 
 // Compile compiles the files as a part of a package of the caller's module, in its folder, and
-// returns the program. The module is that of the folder above the test's, or of the go.mod in the
-// folder that DELTAPLANE_MODFILE_DIR names. What is wrong fails the test.
+// returns the program. What is wrong fails the test.
 func Compile(t testing.TB, s Source, folder string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"go.mod", "go.sum"} { // the files may need more of them
-		text, err := os.ReadFile(filepath.Join(cmp.Or(os.Getenv("DELTAPLANE_MODFILE_DIR"), ".."), name)) //nolint:gosec // of the caller's module
+		text, err := os.ReadFile(filepath.Join(cmp.Or(s.Mod, ".."), name)) //nolint:gosec // of the caller's module
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ type suite struct {
 func (s suite) build(t *testing.T, want expectations) (program string, functions []string) {
 	t.Helper()
 	program = upstream.Compile(t, upstream.Source{
-		Module: "k8s.io/client-go", From: s.from, Files: s.files,
+		Module: "k8s.io/client-go", From: s.from, Files: s.files, Mod: os.Getenv("DELTAPLANE_MODFILE_DIR"),
 		Edit: func(name string, text []byte) ([]byte, error) {
 			text, found, err := trim(name, text, func(function string) bool { return want[function].cut || slices.Contains(s.without, function) })
 			functions = append(functions, found...)
