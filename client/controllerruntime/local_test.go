@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -149,5 +150,29 @@ func TestLocalKindsOfAManager(t *testing.T) {
 			t.Errorf("%s ran", name)
 		}
 		stop()
+	}
+}
+
+// A reflector that lists again, behind a gap for one, may be answered by a replica that lags.
+func TestAWatchThatBeginsAgainIsNotOlder(t *testing.T) {
+	cfg := configMaps()
+	cfg.Seed, cfg.Rates = 1, dptest.Rates{
+		StaleReads: 0.5, FailedReads: -1, BrokenStreams: -1, DuplicateKeys: -1, LateKeys: -1, LostLeases: -1,
+		KilledWorkers: -1, Conflicts: -1, LostAnswers: -1, RefusedCalls: -1,
+	}
+	env := dptest.Start(t, cfg)
+	mirror(t, env, step("a", "0"))
+	a := newAnswers(t, env)
+	const begin = "/api/v1/namespaces/default/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+	for n := range 20 {
+		now := strconv.Itoa(n + 1)
+		newest := has(`"step":"` + now + `"`)
+		env.Apply(step("a", now))
+		if _, text := a.get(begin, "", newest); !newest(text) {
+			t.Fatalf("step %s does not arrive: %s", now, text)
+		}
+		if _, text := a.get(begin, "", has("k8s.io/initial-events-end")); !newest(text) {
+			t.Fatalf("the watch of step %s begins again before it: %s", now, text)
+		}
 	}
 }

@@ -224,6 +224,17 @@ func (o *Operator) least(ctx context.Context, collection string) client.Revision
 	return b[collection]
 }
 
+// sees notes what a watch is about to tell, which may be in part: what begins later is no older.
+func (o *Operator) sees(collection string, at client.Bounds) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, told := range [...]client.Revision{at.Revision, at.Upper} {
+		if !told.IsZero() {
+			o.seen.Raise(collection, told)
+		}
+	}
+}
+
 // saw notes an answer. The next read of this process is not older.
 func (o *Operator) saw(ctx context.Context, collection string, at client.Bounds) {
 	o.mu.Lock()

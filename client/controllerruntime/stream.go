@@ -172,6 +172,7 @@ func (s *events) follow(ctx context.Context, o client.WatchOptions) {
 			s.failed(expired("history was lost: " + e.Reason))
 			return
 		}
+		s.t.op.sees(s.q.collection, client.Bounds{Revision: e.Revision, Upper: e.Upper})
 		if s.write(e) != nil {
 			return
 		}
