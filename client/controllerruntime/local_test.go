@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -174,5 +176,21 @@ func TestAWatchThatBeginsAgainIsNotOlder(t *testing.T) {
 		if _, text := a.get(begin, "", has("k8s.io/initial-events-end")); !newest(text) {
 			t.Fatalf("the watch of step %s begins again before it: %s", now, text)
 		}
+	}
+}
+
+func TestRefusalsOfTheIndexAreStatusesOfTheAPIServer(t *testing.T) {
+	for code, is := range map[codes.Code]func(error) bool{
+		codes.InvalidArgument: apierrors.IsBadRequest, codes.Unauthenticated: apierrors.IsUnauthorized, codes.PermissionDenied: apierrors.IsForbidden,
+		codes.NotFound: apierrors.IsNotFound, codes.Unavailable: apierrors.IsServiceUnavailable, codes.Internal: apierrors.IsInternalError,
+	} {
+		s := statusOf(&client.Error{Op: "watch", Code: code})
+		if !is(&apierrors.StatusError{ErrStatus: *s}) || s.Code < 400 || !strings.Contains(s.Message, "watch") {
+			t.Errorf("%s: %+v", code, s)
+		}
+	}
+	behind := statusOf(&client.Error{Code: codes.DeadlineExceeded, Reason: "REVISION_NOT_REACHED"})
+	if behind.Code != http.StatusServiceUnavailable || behind.Details == nil || behind.Details.RetryAfterSeconds != 1 {
+		t.Errorf("an index that is behind: %+v", behind)
 	}
 }

@@ -168,7 +168,14 @@ func statusOf(err error) *metav1.Status {
 	switch {
 	case e != nil && e.Code == codes.InvalidArgument:
 		s.Reason, s.Code = metav1.StatusReasonBadRequest, http.StatusBadRequest
-	case e != nil && e.Code == codes.Unavailable, errors.Is(err, client.ErrNotSynced), errors.Is(err, client.ErrIndexBuilding):
+	case e != nil && e.Code == codes.Unauthenticated:
+		s.Reason, s.Code = metav1.StatusReasonUnauthorized, http.StatusUnauthorized
+	case e != nil && e.Code == codes.PermissionDenied:
+		s.Reason, s.Code = metav1.StatusReasonForbidden, http.StatusForbidden
+	case e != nil && e.Code == codes.NotFound:
+		s.Reason, s.Code = metav1.StatusReasonNotFound, http.StatusNotFound
+	case e != nil && e.Code == codes.Unavailable, errors.Is(err, client.ErrNotSynced), errors.Is(err, client.ErrRevisionNotReached),
+		errors.Is(err, client.ErrIndexBuilding):
 		s.Reason, s.Code = metav1.StatusReasonServiceUnavailable, http.StatusServiceUnavailable
 		s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
