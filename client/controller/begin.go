@@ -32,7 +32,7 @@ func (n *names) of(ctx context.Context, name string) (string, error) {
 	if ok {
 		return full, nil
 	}
-	full, _, err := n.ask(ctx, name)
+	full, err := n.ask(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -45,21 +45,20 @@ func (n *names) of(ctx context.Context, name string) (string, error) {
 	return full, nil
 }
 
-// ask waits until the collection is synced, and returns its full name and a revision that
-// a replica is at.
-func (n *names) ask(ctx context.Context, name string) (string, client.Revision, error) {
+// ask waits until the collection is synced, and returns its full name.
+func (n *names) ask(ctx context.Context, name string) (string, error) {
 	long := name
 	if !strings.Contains(name, "/") {
 		long = n.cluster + "/" + name
 	}
 	at, err := n.index.WaitFor(ctx, client.Barrier{long: {}}, 0)
 	if err != nil {
-		return "", client.Revision{}, fmt.Errorf("controller: collection %s: %w", name, err)
+		return "", fmt.Errorf("controller: collection %s: %w", name, err)
 	}
-	for full, rev := range at {
-		return full, rev, nil
+	for full := range at {
+		return full, nil
 	}
-	return "", client.Revision{}, fmt.Errorf("controller: collection %s: the index answered without a name", name)
+	return "", fmt.Errorf("controller: collection %s: the index answered without a name", name)
 }
 
 func newWait() attempt.Wait {

@@ -6,48 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"runtime/debug"
-	"sync"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/run"
 	"github.com/deltaplane/deltaplane/core/delta"
 )
-
-// run is what one reconcile has to see, and what it read and wrote.
-type run struct {
-	item client.Item
-
-	mu     sync.Mutex // guards the rest
-	least  client.Barrier
-	read   client.Reading
-	wrote  client.Barrier
-	gone   []gone // what was deleted, and no index is known to have seen
-	forgot bool   // there was more than that, and the queue still keeps it
-}
 
 type runKey struct{}
 
 // runOf is the reconcile that a context belongs to. Reads outside of one see any state.
-func runOf(ctx context.Context) *run {
-	if r, ok := ctx.Value(runKey{}).(*run); ok {
+func runOf(ctx context.Context) *run.Run {
+	if r, ok := ctx.Value(runKey{}).(*run.Run); ok {
 		return r
 	}
-	return &run{least: client.Barrier{}, read: client.Reading{}, wrote: client.Barrier{}}
-}
-
-func (r *run) atLeast(collection string) client.Revision {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.least[collection]
-}
-
-// saw notes an answer. The next read is not older.
-func (r *run) saw(collection string, at client.Bounds) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.read.Raise(collection, at)
-	r.least.Raise(collection, at.Revision)
+	r, _ := run.New(run.Config{}) // without a state it cannot fail
+	return r
 }
 
 // reconcile runs the reconciler on a key.
@@ -57,14 +31,17 @@ func (c *Controller) reconcile(ctx context.Context, item client.Item) (res clien
 		c.emit(Event{Kind: EventBadKey, Key: item.Key, Err: err})
 		return client.Result{}, client.Terminal(fmt.Errorf("controller: %w", err))
 	}
-	r := &run{item: item, least: maps.Clone(item.Barrier), read: client.Reading{}, wrote: client.Barrier{}}
-	if r.least == nil {
-		r.least = client.Barrier{}
-	}
-	if len(item.State) > 0 {
-		if err := json.Unmarshal(item.State, &r.gone); err != nil {
-			return client.Result{}, fmt.Errorf("controller: state of %s: %w", item.Key, err)
-		}
+	r, err := run.New(run.Config{
+		Item: item, Index: c.index,
+		Save: func(ctx context.Context, state []byte) error {
+			return c.queue.SaveState(ctx, item.Key, item.Token, state)
+		},
+		OnGivenUp: func(g run.Gone) {
+			c.emit(Event{Kind: EventDeletionUnseen, Collection: g.Collection, Key: g.Key, Reason: "uid " + g.UID})
+		},
+	})
+	if err != nil {
+		return client.Result{}, fmt.Errorf("controller: %w", err)
 	}
 	watch := context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); errors.Is(cause, client.ErrTimeout) || errors.Is(cause, client.ErrLeaseLost) {
@@ -76,15 +53,11 @@ func (c *Controller) reconcile(ctx context.Context, item client.Item) (res clien
 		if v := recover(); v != nil {
 			err = &client.PanicError{Value: v, Stack: debug.Stack()}
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		res.ReadAt, res.Wrote = r.read, r.wrote // also of a run that failed: the next one sees its writes
+		res.ReadAt, res.Wrote = r.Results()
 	}()
 	out, err := c.rec(context.WithValue(ctx, runKey{}, r), Requests(item.Key)[0])
-	if r.forgot && ctx.Err() == nil {
-		if err := c.keepGone(ctx, r); err != nil { // what stays is looked for once more
-			c.o.Log.DebugContext(ctx, "state was not cleared", slog.String("key", item.Key), slog.Any("error", err))
-		}
+	if err := r.Tidy(ctx); err != nil { // what stays is looked for once more
+		c.o.Log.DebugContext(ctx, "state was not cleared", slog.String("key", item.Key), slog.Any("error", err))
 	}
 	if err == nil && out.RequeueAfter < 0 {
 		err = fmt.Errorf("controller: the reconciler asks to be run after %v, which is negative", out.RequeueAfter)
@@ -100,14 +73,14 @@ func (c *Controller) Find(ctx context.Context, collection, key string) (*client.
 		return nil, err
 	}
 	r := runOf(ctx)
-	if err := c.unseen(ctx, r, full); err != nil {
-		return nil, err
+	if err := r.Unseen(ctx, full); err != nil {
+		return nil, fmt.Errorf("controller: %w", err)
 	}
-	obj, at, err := c.index.Find(ctx, full, key, client.ReadOptions{AtLeast: r.atLeast(full)})
+	obj, at, err := c.index.Find(ctx, full, key, client.ReadOptions{AtLeast: r.AtLeast(full)})
 	if err != nil {
 		return nil, err
 	}
-	r.saw(full, at)
+	r.Saw(full, at)
 	return obj, nil
 }
 
@@ -122,17 +95,17 @@ func (c *Controller) Objects(ctx context.Context, collection string, o client.Li
 		return nil, err
 	}
 	r := runOf(ctx)
-	if err := c.unseen(ctx, r, full); err != nil {
-		return nil, err
+	if err := r.Unseen(ctx, full); err != nil {
+		return nil, fmt.Errorf("controller: %w", err)
 	}
-	if least := r.atLeast(full); least.Compare(o.AtLeast) > 0 {
+	if least := r.AtLeast(full); least.Compare(o.AtLeast) > 0 {
 		o.AtLeast = least
 	}
 	objects, at, err := c.index.List(ctx, full, o)
 	if err != nil {
 		return nil, err
 	}
-	r.saw(full, at)
+	r.Saw(full, at)
 	return objects, nil
 }
 
@@ -178,30 +151,17 @@ func decode[T any](collection string, obj client.Object) (*T, error) {
 // collection. Its later reads see the write, and so does the key's next run, on whichever
 // replica. An error says that this cannot be promised: return it from the reconciler.
 func (c *Controller) Wrote(ctx context.Context, collection, resourceVersion string) error {
-	r, ok := ctx.Value(runKey{}).(*run)
+	r, ok := ctx.Value(runKey{}).(*run.Run)
 	if !ok {
 		return fmt.Errorf("controller: wrote %s: the context is not that of a reconcile", collection)
 	}
-	rv, err := delta.ParseRV(resourceVersion)
+	full, err := c.names.of(ctx, collection)
+	if err == nil {
+		err = r.Wrote(ctx, full, resourceVersion)
+	}
 	if err != nil {
 		return fmt.Errorf("controller: wrote %s: %w", collection, err)
 	}
-	full, err := c.names.of(ctx, collection)
-	if err != nil {
-		return err
-	}
-	at := client.Revision{Epoch: r.atLeast(full).Epoch, RV: rv}
-	if at.Epoch == 0 { // the queue compares revisions of one epoch
-		_, now, err := c.names.ask(ctx, collection)
-		if err != nil {
-			return err
-		}
-		at.Epoch = now.Epoch
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wrote.Raise(full, at)
-	r.least.Raise(full, at)
 	return nil
 }
 

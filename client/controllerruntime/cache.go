@@ -150,14 +150,7 @@ func (c *remote) ready(ctx context.Context, obj runtime.Object) (*informer, erro
 	return i, i.await(ctx, obj)
 }
 
-func (c *remote) isStarted() bool {
-	select {
-	case <-c.started:
-		return true
-	default:
-		return false
-	}
-}
+func (c *remote) isStarted() bool { return isClosed(c.started) }
 
 // GetInformer implements cache.Cache.
 func (c *remote) GetInformer(ctx context.Context, obj crclient.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {

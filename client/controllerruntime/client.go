@@ -17,6 +17,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/clientgo"
+	"github.com/deltaplane/deltaplane/client/internal/run"
 )
 
 // NewClient is for manager.Options.NewClient. It is controller-runtime's, and with the context of a
@@ -102,10 +103,10 @@ func (h *hand) refuse(verb string, gvk schema.GroupVersionKind) error {
 // wrote notes that a kind was written at a version.
 func (w *writer) wrote(ctx context.Context, h *hand, gvk schema.GroupVersionKind, version string) error {
 	collection, err := w.collection(ctx, gvk)
-	if err == nil && collection != "" {
-		h.Wrote(collection, client.Revision{RV: version})
+	if err != nil || collection == "" {
+		return err
 	}
-	return err
+	return h.Wrote(ctx, collection, version)
 }
 
 // collection is that of a kind; empty when the index has none, so that nobody reads it there.
@@ -132,16 +133,11 @@ func (w *writer) look(ctx context.Context, h *hand, about written) error {
 	case err != nil:
 		return err
 	}
-	h.Wrote(collection, client.Revision{RV: now.ResourceVersion})
-	return nil
+	return h.Wrote(ctx, collection, now.ResourceVersion)
 }
 
-func goneOf(collection string, key crclient.ObjectKey, uid types.UID) gone {
-	name := key.Name
-	if key.Namespace != "" {
-		name = key.Namespace + "/" + key.Name
-	}
-	return gone{collection, name, string(uid), time.Now().Unix()}
+func goneOf(collection string, key crclient.ObjectKey, uid types.UID) run.Gone {
+	return run.Gone{Collection: collection, Key: joined(key), UID: string(uid), At: time.Now().Unix()}
 }
 
 func versionOf(obj crclient.Object) func() string { return obj.GetResourceVersion }
@@ -221,10 +217,12 @@ func (w *writer) lookAll(ctx context.Context, h *hand, gvk schema.GroupVersionKi
 	if err != nil {
 		return err
 	}
-	var all []gone
+	var all []run.Gone
 	for key, uid := range before {
 		if after[key] != uid {
-			all = append(all, goneOf(collection, key, uid))
+			g := goneOf(collection, key, uid)
+			g.Ending = true // some may have finalizers
+			all = append(all, g)
 		}
 	}
 	if len(all) == 0 {

@@ -3,57 +3,39 @@ package controllerruntime
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/run"
 	keys "github.com/deltaplane/deltaplane/client/workqueue"
 )
 
 // hand is a request that this process holds: what its reconcile must see and has read and written,
 // and what is called for it until it is done. It is safe for concurrent use.
 type hand struct {
-	item  client.Item
-	ctx   context.Context
-	index reader
-	save  func(ctx context.Context, state []byte) error // with the key, for its next run
+	*run.Run
+	item client.Item
+	ctx  context.Context
 
 	mu       sync.Mutex // guards what follows
-	least    client.Barrier
-	read     client.Reading
-	wrote    client.Barrier
 	forgets  bool
 	limited  bool
 	after    time.Duration
 	priority int
 	prior    bool // priority is set
 	behind   bool // the index was behind what the reconcile must see
-	gone     []gone
-	forgot   bool // there was more than that, and the queue still keeps it
 	settled  bool
 }
 
-// reader is *client.Index as far as hands need it.
-type reader interface {
-	Find(ctx context.Context, collection, key string, o client.ReadOptions) (*client.Object, client.Bounds, error)
-}
-
 func (q *requests[T]) newHand(item client.Item) (*hand, error) {
-	all, err := remembered(item.State)
+	r, err := run.New(run.Config{Item: item, Index: q.index, Save: func(ctx context.Context, state []byte) error {
+		return q.admin.SaveState(ctx, item.Key, item.Token, state)
+	}})
 	if err != nil {
-		return nil, fmt.Errorf("controllerruntime: state of %s: %w", item.Key, err)
+		return nil, fmt.Errorf("controllerruntime: %w", err)
 	}
-	least := maps.Clone(item.Barrier)
-	if least == nil {
-		least = client.Barrier{}
-	}
-	return &hand{
-		item: item, ctx: q.keys.Context(item.Key), index: q.index, least: least, read: client.Reading{}, wrote: client.Barrier{}, gone: all,
-		save: func(ctx context.Context, state []byte) error {
-			return q.admin.SaveState(ctx, item.Key, item.Token, state)
-		},
-	}, nil
+	return &hand{Run: r, item: item, ctx: q.keys.Context(item.Key)}, nil
 }
 
 // Context ends when the lease is about to.
@@ -65,29 +47,6 @@ func (h *hand) Alive() error {
 		return context.Cause(h.ctx)
 	}
 	return h.item.Alive()
-}
-
-// atLeast is what a read of a collection must see.
-func (h *hand) atLeast(collection string) client.Revision {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.least[collection]
-}
-
-// Read notes an answer of the index.
-func (h *hand) Read(collection string, at client.Bounds) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.read.Raise(collection, at)
-	h.least.Raise(collection, at.Revision)
-}
-
-// Wrote notes a version that was written.
-func (h *hand) Wrote(collection string, at client.Revision) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.wrote.Raise(collection, at)
-	h.least.Raise(collection, at)
 }
 
 // Behind notes that the index was behind: the run does not count as one that failed.
@@ -142,7 +101,8 @@ func (h *hand) result() (r client.Result, more keys.AddOptions) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.settled = true
-	r = client.Result{Outcome: client.OutcomeDone, ReadAt: h.read, Wrote: h.wrote}
+	r.Outcome = client.OutcomeDone
+	r.ReadAt, r.Wrote = h.Results()
 	if h.prior {
 		level := levelOf(h.priority)
 		r.Priority = &level

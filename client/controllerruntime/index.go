@@ -167,6 +167,14 @@ func (i *informer) query(o crclient.ListOptions) (q query, err error) {
 // plain reports whether a path can be written in a field selector.
 func plain(path string) bool { return !strings.ContainsAny(path, ",=!\\[]'") }
 
+// joined is the index's key of an object.
+func joined(k crclient.ObjectKey) string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
+}
+
 // split takes a key apart.
 func split(key string) (namespace, name string) {
 	namespace, name, found := strings.Cut(key, "/")

@@ -156,10 +156,7 @@ func (k kind) decode(o client.Object, transform toolscache.TransformFunc) (crcli
 // shell is an object of which no more than its key is known.
 func (k kind) shell(o client.Object) crclient.Object {
 	obj := k.blank()
-	namespace, name, found := strings.Cut(o.Key, "/")
-	if !found {
-		namespace, name = "", o.Key
-	}
+	namespace, name := split(o.Key)
 	obj.SetNamespace(namespace)
 	obj.SetName(name)
 	obj.SetUID(uidOf(o))

@@ -180,10 +180,10 @@ func (m *mixed) current(ctx context.Context, kind kindKey, obj crclient.Object) 
 	if err != nil || collection == "" {
 		return err
 	}
-	if err := h.unseen(ctx, collection); err != nil {
+	if err := h.Unseen(ctx, collection); err != nil {
 		return err
 	}
-	want := h.atLeast(collection)
+	want := h.AtLeast(collection)
 	if want.RV == "" {
 		return nil
 	}

@@ -219,7 +219,7 @@ func (o *Operator) least(ctx context.Context, collection string) client.Revision
 	b := client.Barrier{collection: o.seen[collection]}
 	o.mu.Unlock()
 	if h := handOf(ctx); h != nil {
-		b.Raise(collection, h.atLeast(collection))
+		b.Raise(collection, h.AtLeast(collection))
 	}
 	return b[collection]
 }
@@ -243,7 +243,7 @@ func (o *Operator) saw(ctx context.Context, collection string, at client.Bounds)
 	}
 	o.mu.Unlock()
 	if h := handOf(ctx); h != nil {
-		h.Read(collection, at)
+		h.Saw(collection, at)
 	}
 }
 

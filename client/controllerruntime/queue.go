@@ -15,6 +15,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/clientgo"
+	"github.com/deltaplane/deltaplane/client/internal/run"
 	keys "github.com/deltaplane/deltaplane/client/workqueue"
 )
 
@@ -26,19 +27,13 @@ type queueConfig[T comparable] struct {
 	Seen    func(client.Barrier) bool // whether this process has seen a state as new as a barrier
 }
 
-// index is *client.Index as far as queues need it.
-type index interface {
-	reader
-	WaitFor(ctx context.Context, b client.Barrier, timeout time.Duration) (client.Barrier, error)
-}
-
 // requests is a priority queue that a queue service keeps for all replicas.
 type requests[T comparable] struct {
 	keys  *keys.Queue
 	admin *client.Queue
 	cfg   queueConfig[T]
 	codec clientgo.Codec[T]
-	index index
+	index run.Index
 	open  context.Context // ends with the shutdown
 	close context.CancelFunc
 	stop  context.CancelFunc // ends what the queue has started
@@ -56,7 +51,7 @@ var _ priorityqueue.PriorityQueue[string] = (*requests[string])(nil)
 
 // newQueue returns a queue that works until ctx ends, or has been shut down and holds nothing: what
 // waits then is the other replicas', so that Get does not hand it out as client-go's queue does.
-func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index index, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*requests[T], error) {
+func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, index run.Index, limiter workqueue.TypedRateLimiter[T], cfg queueConfig[T]) (*requests[T], error) {
 	codec := cfg.Codec
 	if codec == nil {
 		var err error

@@ -53,9 +53,10 @@ func (g *gate) WaitFor(ctx context.Context, b client.Barrier, timeout time.Durat
 	for {
 		g.mu.Lock()
 		g.asked++
-		behind := false
+		behind, now := false, client.Barrier{}
 		for collection, at := range b {
 			behind = behind || g.at[collection].Compare(at) < 0
+			now[collection] = g.at[collection]
 		}
 		moved, fail := g.moved, g.fail
 		g.mu.Unlock()
@@ -63,7 +64,7 @@ func (g *gate) WaitFor(ctx context.Context, b client.Barrier, timeout time.Durat
 		case fail != nil:
 			return nil, fail
 		case !behind:
-			return b, nil
+			return now, nil
 		}
 		if timeout > atOnce {
 			g.parked <- struct{}{}
@@ -298,7 +299,7 @@ func TestAKeyWhoseBarrierIsNotReachedHoldsUpNobody(t *testing.T) {
 		if item := <-got; item != "behind" {
 			t.Errorf("got %q", item)
 		}
-		if h, ok := q.held("behind"); !ok || h.atLeast("dev/pods.v1").RV != "7" {
+		if h, ok := q.held("behind"); !ok || h.AtLeast("dev/pods.v1").RV != "7" {
 			t.Errorf("in hand: %t", ok)
 		}
 	})
@@ -362,14 +363,17 @@ func TestWhatIsCalledForARequestInHandIsOneSettlement(t *testing.T) {
 		}
 		q.Add(r)
 		h, _ := take()
-		h.Read("dev/pods.v1", client.Bounds{Revision: client.Revision{Epoch: 1, RV: "3"}, Upper: client.Revision{Epoch: 1, RV: "4"}})
-		h.Wrote("dev/nodes.v1", client.Revision{Epoch: 1, RV: "9"})
+		qt.gate.raise("dev/nodes.v1", "1") // so that it has an epoch
+		h.Saw("dev/pods.v1", client.Bounds{Revision: client.Revision{Epoch: 1, RV: "3"}, Upper: client.Revision{Epoch: 1, RV: "4"}})
+		if err := h.Wrote(t.Context(), "dev/nodes.v1", "9"); err != nil {
+			t.Fatal(err)
+		}
 		q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &ten}, r) // an error
 		q.Done(r)
 		qt.gate.raise("dev/pods.v1", "4")
 		qt.gate.raise("dev/nodes.v1", "9")
 		h, priority := take()
-		if priority != 10 || h.item.NumRequeues != 1 || h.atLeast("dev/pods.v1").RV != "4" || h.atLeast("dev/nodes.v1").RV != "9" {
+		if priority != 10 || h.item.NumRequeues != 1 || h.AtLeast("dev/pods.v1").RV != "4" || h.AtLeast("dev/nodes.v1") != (client.Revision{Epoch: 1, RV: "9"}) {
 			t.Errorf("after an error: priority %d, %+v", priority, h.item)
 		}
 		q.Forget(r)

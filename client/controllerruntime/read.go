@@ -31,11 +31,7 @@ func (c *remote) Get(ctx context.Context, key crclient.ObjectKey, out crclient.O
 	if !ok {
 		return fmt.Errorf("unable to get: %v because of unknown namespace for the cache", key)
 	}
-	name := key.Name
-	if key.Namespace != "" {
-		name = key.Namespace + "/" + key.Name
-	}
-	object, err := c.find(ctx, i, s, name)
+	object, err := c.find(ctx, i, s, joined(key))
 	if err != nil {
 		return err
 	}
@@ -186,7 +182,7 @@ const readTimeout = 30 * time.Second
 // read asks the index, again while that may help: replicas restart and indexes are built.
 func (c *remote) read(ctx context.Context, i *informer, ask func(client.ReadOptions) error) error {
 	if h := handOf(ctx); h != nil {
-		if err := h.unseen(ctx, i.collection); err != nil {
+		if err := h.Unseen(ctx, i.collection); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"k8s.io/client-go/util/workqueue"
@@ -82,7 +83,9 @@ func (c *Controller[T]) Reconcile(ctx context.Context, request T) (reconcile.Res
 	defer cancel(nil)
 	defer context.AfterFunc(h.Context(), func() { cancel(context.Cause(h.Context())) })()
 	result, err := c.inner.Reconcile(ctx, request)
-	h.tidy(ctx)
+	if err := h.Tidy(ctx); err != nil { // what stays is looked for once more
+		c.op.o.Log.DebugContext(ctx, "state was not cleared", slog.String("key", h.item.Key), slog.Any("error", err))
+	}
 	if errors.Is(err, client.ErrRevisionNotReached) || errors.Is(err, client.ErrNotSynced) {
 		h.Behind()
 	}
