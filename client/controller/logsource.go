@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -114,14 +113,11 @@ func (w *watched) loggedOwners(key string, o *owned) (keys []string) {
 	return keys
 }
 
-const logPrefix = "log."
+// logFormat is a place of a log: epoch, sequence, term and the times of the log.
+const logFormat = "log.%d.%d.%d.%d.%d"
 
-// formatLogPosition writes a place of a log: as one of a watch, whose fields stand for others.
 func formatLogPosition(p deltalog.Position) position {
-	text, _ := client.Position{ // no error is possible
-		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, ToldEpoch: nanoseconds(p.Created), ToldSequence: nanoseconds(p.Fresh),
-	}.MarshalText()
-	return position(logPrefix + string(text))
+	return position(fmt.Sprintf(logFormat, p.Epoch, p.Sequence, p.Term, nanoseconds(p.Created), nanoseconds(p.Fresh)))
 }
 
 // nanoseconds is a time since 1970, or 0 for the zero time.
@@ -139,20 +135,15 @@ func timeOf(nanoseconds uint64) time.Time {
 	return time.Unix(0, int64(nanoseconds)) //nolint:gosec // as it was written
 }
 
-func parseLogPosition(text position) (deltalog.Position, error) {
+func parseLogPosition(text position) (p deltalog.Position, err error) {
 	if text == "" {
-		return deltalog.Position{}, nil
+		return p, nil
 	}
-	rest, ok := strings.CutPrefix(string(text), logPrefix)
-	if !ok {
+	var created, fresh uint64
+	_, err = fmt.Sscanf(string(text), logFormat, &p.Epoch, &p.Sequence, &p.Term, &created, &fresh)
+	p.Created, p.Fresh = timeOf(created), timeOf(fresh)
+	if err != nil || formatLogPosition(p) != text {
 		return deltalog.Position{}, fmt.Errorf("%w: %q", client.ErrPosition, text)
 	}
-	var p client.Position
-	if err := p.UnmarshalText([]byte(rest)); err != nil {
-		return deltalog.Position{}, err
-	}
-	return deltalog.Position{
-		Position: delta.Position{Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term},
-		Created:  timeOf(p.ToldEpoch), Fresh: timeOf(p.ToldSequence),
-	}, nil
+	return p, nil
 }
