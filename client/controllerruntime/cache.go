@@ -23,6 +23,7 @@ type remote struct {
 	settings settings
 	strict   bool // reads of kinds without an informer fail
 	lead     *lead
+	kinds    sync.Map // of kind by kindKey
 
 	mu        sync.Mutex // guards what follows
 	informers map[kindKey]*informer
@@ -117,7 +118,7 @@ func (c *remote) informer(key kindKey, must bool) (*informer, error) {
 	if must {
 		return nil, &cache.ErrResourceNotCached{GVK: key.gvk}
 	}
-	k, err := c.newKind(key) // may ask the API server
+	k, err := c.kind(key)
 	if err != nil {
 		return nil, err
 	}

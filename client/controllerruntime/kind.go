@@ -67,6 +67,18 @@ func (c *remote) keyOf(obj runtime.Object) (kindKey, error) {
 	return kindKey{gvk, formOf(obj)}, nil
 }
 
+// kind is what it takes to read a kind. The first call may ask the API server.
+func (c *remote) kind(key kindKey) (kind, error) {
+	if k, ok := c.kinds.Load(key); ok {
+		return k.(kind), nil //nolint:forcetypeassert // it has no others
+	}
+	k, err := c.newKind(key)
+	if err == nil {
+		c.kinds.Store(key, k)
+	}
+	return k, err
+}
+
 func (c *remote) newKind(key kindKey) (kind, error) {
 	k := kind{gvk: key.gvk, form: key.form}
 	if key.form == structured {

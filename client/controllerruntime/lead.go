@@ -82,7 +82,7 @@ func (l *lead) notice(generation string) {
 	}
 }
 
-// look returns what there is to lead at present, and what is closed when that changes.
+// present returns what there is to lead, and what is closed when that changes.
 func (l *lead) present() (all []*registration, generation string, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

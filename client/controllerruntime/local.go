@@ -144,7 +144,7 @@ func (m *mixed) List(ctx context.Context, out crclient.ObjectList, opts ...crcli
 	if !ok {
 		return m.remote.List(ctx, out, opts...)
 	}
-	k, err := m.newKind(kind)
+	k, err := m.kind(kind)
 	if err == nil {
 		err = m.current(ctx, kind, k.blank())
 	}
@@ -172,7 +172,7 @@ func (m *mixed) current(ctx context.Context, kind kindKey, obj crclient.Object) 
 	if h == nil {
 		return nil
 	}
-	k, err := m.newKind(kind)
+	k, err := m.kind(kind)
 	if err != nil {
 		return err
 	}

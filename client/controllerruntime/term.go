@@ -23,7 +23,7 @@ type term struct {
 	left feed.State // of the term before
 
 	mu        sync.Mutex // guards what follows
-	at        map[string]map[source]feed.Place
+	at        map[source]reached
 	dirty     bool
 	shut      bool // a queue takes nothing any more
 	moves     chan struct{}
@@ -36,6 +36,12 @@ type source struct {
 	scope int
 }
 
+// reached is how far a handler has come.
+type reached struct {
+	position client.Position // zero within a state
+	upper    client.Revision
+}
+
 type follower struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -43,7 +49,7 @@ type follower struct {
 
 func newTerm(l *lead, item client.Item, left feed.State) *term {
 	return &term{
-		l: l, item: item, left: left, at: map[string]map[source]feed.Place{}, dirty: true,
+		l: l, item: item, left: left, at: map[source]reached{}, dirty: true,
 		moves: make(chan struct{}, 1), followers: map[*registration]*follower{},
 	}
 }
@@ -77,8 +83,6 @@ func (t *term) fed(all []*registration) []string {
 // with every object.
 func (t *term) run(ctx context.Context) (again bool, err error) {
 	follow, stop := context.WithCancel(ctx)
-	defer t.wait()
-	defer stop()
 	again, err = t.work(follow)
 	stop()
 	t.wait()
@@ -151,9 +155,7 @@ func (t *term) start(ctx context.Context, all []*registration) {
 		if !slices.Contains(all, r) {
 			f.cancel()
 			delete(t.followers, r)
-			for _, places := range t.at {
-				maps.DeleteFunc(places, func(s source, _ feed.Place) bool { return s.r == r })
-			}
+			maps.DeleteFunc(t.at, func(s source, _ reached) bool { return s.r == r })
 		}
 	}
 	for _, r := range all {
@@ -200,13 +202,8 @@ func (t *term) moved(r *registration, scope int, at client.Position, upper clien
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shut = t.shut || shut
-	name, of := place(r, scope), source{r, scope}
-	text, _ := at.MarshalText() // it has none
 	if !t.shut {
-		if t.at[name] == nil {
-			t.at[name] = map[source]feed.Place{}
-		}
-		t.at[name][of] = feed.Place{Position: string(text), Epoch: upper.Epoch, RV: upper.RV}
+		t.at[source{r, scope}] = reached{at, upper}
 		t.dirty = true
 	}
 	t.move()
@@ -230,73 +227,72 @@ func (t *term) over() bool {
 // save leaves what was reached to the next leader, once all that handlers added is acknowledged.
 func (t *term) save(ctx context.Context) error {
 	all, _, _ := t.l.present()
-	state, ok := t.reached(all)
-	if !ok {
-		return nil
+	state, err := t.state(all)
+	if state == nil || err != nil {
+		return err
 	}
+	if err := t.write(ctx, *state); err != nil {
+		t.mu.Lock()
+		t.dirty = true
+		t.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+func (t *term) write(ctx context.Context, state feed.State) error {
 	for _, q := range t.l.o.keptQueues() {
 		if err := q.Flush(ctx); err != nil {
 			return err
 		}
 	}
 	b, err := state.Encode()
-	if err == nil {
-		err = t.l.feed.SaveState(ctx, feedKey, t.item.Token, b)
-	}
 	if err != nil {
-		t.mu.Lock()
-		t.dirty = true
-		t.mu.Unlock()
+		return err
 	}
-	return err
+	return t.l.feed.SaveState(ctx, feedKey, t.item.Token, b)
 }
 
-// reached is what there is to save.
-func (t *term) reached(all []*registration) (feed.State, bool) {
+// state is what there is to save; nil for nothing.
+func (t *term) state(all []*registration) (*feed.State, error) {
 	fed := t.fed(all)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.dirty {
-		return feed.State{}, false
+		return nil, nil
 	}
 	t.dirty = false
-	state := feed.State{Generation: t.left.Generation, Swept: t.left.Swept, At: map[string]feed.Place{}, Fed: fed}
+	of := map[string][]reached{} // by place
 	for _, r := range all {
 		for n := range r.informer.scopes {
 			name := place(r, n)
-			if _, done := state.At[name]; !done {
-				if first, ok := firstOf(t.at[name], handlersOf(all, r.informer)); ok {
-					state.At[name] = first
-				}
-			}
+			of[name] = append(of[name], t.at[source{r, n}])
 		}
 	}
-	return state, true
+	state := &feed.State{Generation: t.left.Generation, Swept: t.left.Swept, At: map[string]feed.Place{}, Fed: fed}
+	for name, handlers := range of {
+		first, ok := firstOf(handlers)
+		if !ok {
+			continue
+		}
+		text, err := first.position.MarshalText()
+		if err != nil {
+			return nil, err
+		}
+		state.At[name] = feed.Place{Position: string(text), Epoch: first.upper.Epoch, RV: first.upper.RV}
+	}
+	return state, nil
 }
 
-func handlersOf(all []*registration, i *informer) (n int) {
-	for _, r := range all {
-		if r.informer == i {
-			n++
+// firstOf is how far the last of some handlers has come. There is none while one of them is within
+// a state, or they are in different epochs.
+func firstOf(handlers []reached) (first reached, ok bool) {
+	for _, at := range handlers {
+		if at.position == (client.Position{}) || ok && at.position.Epoch != first.position.Epoch {
+			return reached{}, false
 		}
-	}
-	return n
-}
-
-// firstOf is the first of the places of a number of handlers. There is none while one of them is
-// within a state, or they are in different epochs.
-func firstOf(places map[source]feed.Place, handlers int) (first feed.Place, ok bool) {
-	if len(places) != handlers {
-		return first, false
-	}
-	var least client.Position
-	for _, p := range places {
-		var at client.Position
-		if err := at.UnmarshalText([]byte(p.Position)); err != nil || at == (client.Position{}) || ok && at.Epoch != least.Epoch {
-			return feed.Place{}, false
-		}
-		if !ok || at.Sequence < least.Sequence {
-			first, least, ok = p, at, true
+		if !ok || at.position.Sequence < first.position.Sequence {
+			first, ok = at, true
 		}
 	}
 	return first, ok
