@@ -89,6 +89,19 @@ func (c names[T]) Decode(key string) (item T, err error) {
 	return item, nil
 }
 
+// EncodeKey has a codec make the key of an item. The error wraps [ErrKey].
+func EncodeKey[T comparable](c Codec[T], item T) (key string, err error) {
+	key, err = c.Encode(item)
+	switch {
+	case err == nil:
+		return key, nil
+	case errors.Is(err, ErrKey):
+		return "", err
+	default:
+		return "", fmt.Errorf("%w: %v: %w", ErrKey, item, err)
+	}
+}
+
 // DecodeKey has a codec decode a key, and refuses one that it would not make ([ErrKey]): Done of
 // the item could not name it.
 func DecodeKey[T comparable](c Codec[T], key string) (item T, err error) {

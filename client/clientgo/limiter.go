@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/deltaplane/deltaplane/client"
+	keys "github.com/deltaplane/deltaplane/client/workqueue"
 )
 
 // ErrRateLimiter: the settings of a rate limiter cannot be read, so that the queue service cannot
@@ -37,14 +38,35 @@ func MaxWait[T comparable](limiter workqueue.TypedRateLimiter[T], longest time.D
 	}
 }
 
-// LimiterSettings are those of a limiter for a queue, as [NewQueue] reads them. Errors wrap
-// [ErrRateLimiter].
-func LimiterSettings[T comparable](l workqueue.TypedRateLimiter[T]) (none client.RateLimiter, err error) {
+// WithLimiter is the configuration of a queue that takes over a limiter, as [NewQueue] does; nil
+// leaves it as it is. Errors wrap [ErrRateLimiter], or say that Settings has a limiter too.
+func WithLimiter[T comparable](cfg keys.Config, limiter workqueue.TypedRateLimiter[T]) (keys.Config, error) {
+	if limiter == nil {
+		return cfg, nil
+	}
+	s, err := settings(limiter)
+	if err != nil {
+		return cfg, err
+	}
+	var with client.QueueConfig
+	if cfg.Settings != nil {
+		with = *cfg.Settings
+	}
+	if with.RateLimiter != (client.RateLimiter{}) {
+		return cfg, errors.New("clientgo: both a limiter and Settings.RateLimiter are set")
+	}
+	with.RateLimiter = s
+	cfg.Settings = &with
+	return cfg, nil
+}
+
+// settings are those of a limiter for a queue. Errors wrap ErrRateLimiter.
+func settings[T comparable](l workqueue.TypedRateLimiter[T]) (none client.RateLimiter, err error) {
 	switch l := l.(type) {
 	case *combined[T]:
 		of := make([]client.RateLimiter, len(l.of))
 		for i := range l.of {
-			if of[i], err = LimiterSettings(l.of[i]); err != nil {
+			if of[i], err = settings(l.of[i]); err != nil {
 				return none, err
 			}
 		}

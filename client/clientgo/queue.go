@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -49,20 +48,9 @@ func NewQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 			return nil, err
 		}
 	}
-	if limiter != nil {
-		s, err := LimiterSettings(limiter)
-		if err != nil {
-			return nil, err
-		}
-		var with client.QueueConfig
-		if cfg.Settings != nil {
-			with = *cfg.Settings
-		}
-		if with.RateLimiter != (client.RateLimiter{}) {
-			return nil, errors.New("clientgo: both a limiter and Settings.RateLimiter are set")
-		}
-		with.RateLimiter = s
-		cfg.Settings = &with
+	var err error
+	if cfg.Config, err = WithLimiter(cfg.Config, limiter); err != nil {
+		return nil, err
 	}
 	if conn == nil {
 		return nil, errors.New("clientgo: no connection is given")
@@ -76,15 +64,11 @@ func NewQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 
 // encode is the key of an item; false when it has none, which was reported then.
 func (q *Queue[T]) encode(op string, item T) (key string, ok bool) {
-	key, err := q.codec.Encode(item)
-	if err == nil {
-		return key, true
+	key, err := EncodeKey(q.codec, item)
+	if err != nil {
+		q.report(op, "", err)
 	}
-	if !errors.Is(err, ErrKey) {
-		err = fmt.Errorf("%w: %v: %w", ErrKey, item, err)
-	}
-	q.report(op, "", err)
-	return "", false
+	return key, err == nil
 }
 
 func (q *Queue[T]) report(op, key string, err error) {

@@ -162,7 +162,7 @@ func (q *requests[T]) await(item client.Item) bool {
 			return true
 		}
 		if !errors.Is(err, client.ErrRevisionNotReached) && ctx.Err() == nil {
-			q.report("barrier", item.Key, err)
+			q.cfg.OnError("barrier", item.Key, err)
 		}
 		if time.Since(began) < asideAgain { // it is not the index that waited
 			select {

@@ -50,7 +50,8 @@ type Options struct {
 	Lease time.Duration
 	// Grace is how long reconciles may go on once the manager stops. Default 20 s.
 	Grace time.Duration
-	// Queue is how queues behave: partitions and durability. The rate limiter is the controller's.
+	// Queue is how queues behave: partitions and durability. Its rate limiter
+	// must not be set: that of the controller is taken over.
 	Queue client.QueueConfig
 	// OnError is called with what fails and is tried again: op is "feed", "add" or another call of
 	// the queue, about names a collection or a key. It must be quick and safe for concurrent use.

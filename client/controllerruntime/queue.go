@@ -1,11 +1,8 @@
 package controllerruntime
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -19,7 +16,7 @@ import (
 	keys "github.com/deltaplane/deltaplane/client/workqueue"
 )
 
-// queueConfig says which queue it is.
+// queueConfig says which queue it is; OnError must be set.
 type queueConfig[T comparable] struct {
 	keys.Config
 	Codec   clientgo.Codec[T]         // nil: the built-in one of T
@@ -59,17 +56,9 @@ func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 			return nil, err
 		}
 	}
-	if limiter != nil {
-		l, err := clientgo.LimiterSettings(limiter)
-		if err != nil {
-			return nil, err
-		}
-		var with client.QueueConfig
-		if cfg.Settings != nil {
-			with = *cfg.Settings
-		}
-		with.RateLimiter = l
-		cfg.Settings = &with
+	var err error
+	if cfg.Config, err = clientgo.WithLimiter(cfg.Config, limiter); err != nil {
+		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	q, err := keys.New(ctx, conn, cfg.Config)
@@ -83,24 +72,11 @@ func newQueue[T comparable](ctx context.Context, conn grpc.ClientConnInterface, 
 
 // encode is the key of a request; false when it has none, which was reported then.
 func (q *requests[T]) encode(op string, request T) (key string, ok bool) {
-	key, err := q.codec.Encode(request)
-	if err == nil {
-		return key, true
+	key, err := clientgo.EncodeKey(q.codec, request)
+	if err != nil {
+		q.cfg.OnError(op, "", err)
 	}
-	if !errors.Is(err, clientgo.ErrKey) {
-		err = fmt.Errorf("%w: %v: %w", clientgo.ErrKey, request, err)
-	}
-	q.report(op, "", err)
-	return "", false
-}
-
-func (q *requests[T]) report(op, key string, err error) {
-	if q.cfg.OnError != nil {
-		q.cfg.OnError(op, key, err)
-		return
-	}
-	log := cmp.Or(q.cfg.Log, slog.Default()) //nolint:forbidigo // as the queue of keys does
-	log.Error("work queue cannot use a key", slog.String("queue", q.cfg.Queue), slog.String("op", op), slog.String("key", key), slog.Any("error", err))
+	return key, err == nil
 }
 
 // AddWithOpts implements priorityqueue.PriorityQueue. What concerns a request in hand, but for an
@@ -204,7 +180,7 @@ func (q *requests[T]) GetWithPriority() (request T, priority int, shutdown bool)
 			continue
 		}
 		if err != nil {
-			q.report("get", item.Key, err)
+			q.cfg.OnError("get", item.Key, err)
 			q.keys.Settle(item.Key, client.Result{Outcome: client.OutcomeRateLimited})
 			q.maybeStop()
 			continue
@@ -228,7 +204,7 @@ func (q *requests[T]) Done(request T) {
 	delete(q.hands, request)
 	q.mu.Unlock()
 	if !ok {
-		q.report("done", "", fmt.Errorf("%w: %v is not held", clientgo.ErrKey, request))
+		q.cfg.OnError("done", "", fmt.Errorf("%w: %v is not held", clientgo.ErrKey, request))
 		return
 	}
 	result, more := h.result()
