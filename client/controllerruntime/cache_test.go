@@ -64,6 +64,22 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// handled adds a handler for a kind, and waits until it has had every object.
+func handled(t *testing.T, c cache.Cache, obj crclient.Object) (*recorder, cache.Informer, toolscache.ResourceEventHandlerRegistration) {
+	t.Helper()
+	i, err := c.GetInformer(t.Context(), obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{}
+	reg, err := i.AddEventHandler(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-reg.HasSyncedChecker().Done()
+	return r, i, reg
+}
+
 // receives waits until a handler has had so many notifications, and returns them.
 func (r *recorder) receives(t *testing.T, count int) (all []string) {
 	t.Helper()
@@ -88,16 +104,7 @@ func handlersGetOldAndNewObjects(t *testing.T, started starter) {
 	env := dptest.Start(t, dptest.Config{Resources: []string{"configmaps"}})
 	mirror(t, env, step("a", "1"))
 	c := started(t, env, cache.Options{})
-	i, err := c.GetInformer(t.Context(), &corev1.ConfigMap{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &recorder{}
-	reg, err := i.AddEventHandler(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-reg.HasSyncedChecker().Done()
+	r, i, reg := handled(t, c, &corev1.ConfigMap{})
 	env.Apply(step("a", "2"))
 	env.Delete("configmaps", "default/a")
 	env.Apply(step("b", "1"))
@@ -151,16 +158,7 @@ func selectionsHoldForReadsAndHandlers(t *testing.T, started starter) {
 	if err := c.Get(t.Context(), crclient.ObjectKey{Namespace: "four", Name: "a"}, &got); err == nil || !strings.Contains(err.Error(), "unknown namespace") {
 		t.Errorf("get of a namespace that is not cached: %v", err)
 	}
-	i, err := c.GetInformer(t.Context(), &corev1.Pod{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &recorder{}
-	reg, err := i.AddEventHandler(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-reg.HasSyncedChecker().Done()
+	r, _, _ := handled(t, c, &corev1.Pod{})
 	if got := r.take(); !slices.Equal(got, []string{"add a@ true"}) {
 		t.Errorf("the handler received %q", got)
 	}
