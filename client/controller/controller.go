@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/internal/attempt"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // Controller is one replica of a controller. Make it with [New], say what it is for, and

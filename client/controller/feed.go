@@ -7,17 +7,8 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/internal/attempt"
-	"github.com/deltaplane/deltaplane/internal/feed"
-)
-
-const (
-	feedKey = "feed"
-	// feedTimeout bounds how long a replica leads, which its lease alone is to do.
-	feedTimeout = 10 * 365 * 24 * time.Hour
-	// feedMargin is next to nothing: what a leader does beyond its lease is a duplicate or is
-	// refused by its token.
-	feedMargin = time.Millisecond
 )
 
 // configure makes the queues, or changes them.
@@ -26,11 +17,7 @@ func (c *Controller) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The position must not live longer than the keys do.
-	_, err = c.feed.Configure(ctx, client.QueueConfig{
-		Lease: c.o.FeedLease, MaxLease: c.o.FeedLease, Durability: c.o.Queue.Durability, Replicas: c.o.Queue.Replicas,
-		RateLimiter: client.Exponential(50*time.Millisecond, time.Second),
-	})
+	_, err = c.feed.Configure(ctx, feed.QueueConfig(c.o.FeedLease, c.o.Queue))
 	if err == nil {
 		c.notice(generation)
 	}
@@ -60,7 +47,7 @@ func (c *Controller) notice(generation string) {
 func (c *Controller) tend(ctx context.Context) {
 	for {
 		_ = c.keepTrying(ctx, "feed", EventQueueFailed, func() (bool, error) {
-			added, err := c.add(ctx, c.feed, client.Keys(feedKey))
+			added, err := c.add(ctx, c.feed, client.Keys(feed.Key))
 			c.notice(added.Generation)
 			return false, err
 		})
@@ -85,8 +72,8 @@ func (c *Controller) add(ctx context.Context, to *client.Queue, items []client.A
 
 // leader is the worker of the feed's key: its reconcile is this replica's leadership.
 func (c *Controller) leader() (*client.Worker, error) {
-	return client.NewWorker(c.conn, client.ReconcilerFunc(c.lead), client.WorkerConfig{
-		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feed.Suffix, Lease: c.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout, Grace: c.o.Grace, Log: c.o.Log,
+	return client.NewWorker(c.conn, client.ReconcilerFunc(c.lead), feed.Led(client.WorkerConfig{
+		Queue: c.feed.Name(), Name: c.o.Identity + "/" + c.o.Name + feed.Suffix, Grace: c.o.Grace, Log: c.o.Log,
 		OnConnected: func(connected bool, generation string) {
 			if !connected {
 				return
@@ -97,7 +84,7 @@ func (c *Controller) leader() (*client.Worker, error) {
 			default:
 			}
 		},
-	})
+	}, c.o.FeedLease))
 }
 
 // worker is that of the keys.

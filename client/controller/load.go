@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/attempt"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // load is what was made of changes, and what is reached once that is added.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/feed"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 )
 
 // The reasons of a round over every key.
@@ -181,7 +181,7 @@ func (t *term) save(ctx context.Context) error {
 	}
 	b, err := t.state.Encode()
 	if err == nil {
-		err = t.c.feed.SaveState(ctx, feedKey, t.item.Token, b)
+		err = t.c.feed.SaveState(ctx, feed.Key, t.item.Token, b)
 	}
 	t.dirty = err != nil
 	return err

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // The roles of collections.

@@ -9,17 +9,11 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/internal/attempt"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 const (
-	feedKey = "feed"
-	// feedTimeout bounds how long a replica leads, which its lease alone is to do.
-	feedTimeout = 10 * 365 * 24 * time.Hour
-	// feedMargin is next to nothing: what a leader does beyond its lease is a duplicate or is
-	// refused by its token.
-	feedMargin = time.Millisecond
 	// checkEvery is how often each replica makes sure that somebody may lead, and that the queue's
 	// store lost nothing.
 	checkEvery = 5 * time.Second
@@ -44,7 +38,7 @@ type lead struct {
 
 func newLead(o *Operator) *lead {
 	return &lead{
-		o: o, feed: client.NewQueue(o.conn, o.queueName(feedKey), ""), stop: make(chan struct{}), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		o: o, feed: client.NewQueue(o.conn, o.queueName(feed.Key), ""), stop: make(chan struct{}), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 }
 
@@ -101,9 +95,8 @@ func (l *lead) present() (all []*registration, generation string, changed <-chan
 // run takes part in the lead until ctx ends. It fails when the queue service refuses it
 // permanently.
 func (l *lead) run(ctx context.Context) error {
-	w, err := client.NewWorker(l.o.conn, client.ReconcilerFunc(l.lead), client.WorkerConfig{
-		Queue: l.feed.Name(), Name: l.o.o.Identity + "/" + l.o.o.Name + feed.Suffix, Lease: l.o.o.FeedLease, Margin: feedMargin, Timeout: feedTimeout,
-		Grace: 2 * lastWrites, Log: l.o.o.Log,
+	w, err := client.NewWorker(l.o.conn, client.ReconcilerFunc(l.lead), feed.Led(client.WorkerConfig{
+		Queue: l.feed.Name(), Name: l.o.o.Identity + "/" + l.o.o.Name + feed.Suffix, Grace: 2 * lastWrites, Log: l.o.o.Log,
 		OnConnected: func(connected bool, generation string) {
 			if connected {
 				l.notice(generation)
@@ -113,7 +106,7 @@ func (l *lead) run(ctx context.Context) error {
 				}
 			}
 		},
-	})
+	}, l.o.o.FeedLease))
 	if err != nil {
 		return err
 	}
@@ -147,10 +140,7 @@ func (l *lead) prepare(ctx context.Context) bool {
 }
 
 func (l *lead) configure(ctx context.Context) error {
-	generation, err := l.feed.Configure(ctx, client.QueueConfig{
-		Lease: l.o.o.FeedLease, MaxLease: l.o.o.FeedLease, Durability: l.o.o.Queue.Durability, Replicas: l.o.o.Queue.Replicas,
-		RateLimiter: client.Exponential(50*time.Millisecond, time.Second),
-	})
+	generation, err := l.feed.Configure(ctx, feed.QueueConfig(l.o.o.FeedLease, l.o.o.Queue))
 	if err == nil {
 		l.notice(generation)
 	}
@@ -161,10 +151,10 @@ func (l *lead) configure(ctx context.Context) error {
 func (l *lead) tend(ctx context.Context) {
 	var failures attempt.Report
 	for {
-		added, err := l.feed.Add(ctx, client.Keys(feedKey)...)
+		added, err := l.feed.Add(ctx, client.Keys(feed.Key)...)
 		if errors.Is(err, client.ErrQueueNotFound) {
 			if err = l.configure(ctx); err == nil {
-				added, err = l.feed.Add(ctx, client.Keys(feedKey)...)
+				added, err = l.feed.Add(ctx, client.Keys(feed.Key)...)
 			}
 		}
 		if ctx.Err() != nil {

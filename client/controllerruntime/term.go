@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/feed"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 )
 
 // term is a part of a replica's lead, in one generation of the queue's store.
@@ -250,7 +250,7 @@ func (t *term) write(ctx context.Context, state feed.State) error {
 	if err != nil {
 		return err
 	}
-	return t.l.feed.SaveState(ctx, feedKey, t.item.Token, b)
+	return t.l.feed.SaveState(ctx, feed.Key, t.item.Token, b)
 }
 
 // state is what there is to save; nil for nothing.

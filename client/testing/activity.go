@@ -5,8 +5,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/feed"
 )
 
 // activity is what the code under test is doing, as its connections show it.

@@ -1,5 +1,6 @@
-// Package feed is what the leader of a controller's feed leaves to the next one: the state of the
-// only key of a queue. Package controller writes it, and client/testing reads how far a feed is.
+// Package feed is the queue by whose only key the replicas of a controller agree on a leader of its
+// feed, and the state of that key, which a leader leaves to the next one. The leaders of packages
+// controller and controllerruntime write it, and client/testing reads how far a feed is.
 package feed
 
 import (
