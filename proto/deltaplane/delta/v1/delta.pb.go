@@ -116,6 +116,9 @@ const (
 	DeleteReason_DELETE_REASON_INFERRED DeleteReason = 2
 	// The object exists but left the collection's or the watch's selection.
 	DeleteReason_DELETE_REASON_FILTERED DeleteReason = 3
+	// Of a watch with visible_only: the reader may not see the object any more. Whether it lives is
+	// not said.
+	DeleteReason_DELETE_REASON_NOT_VISIBLE DeleteReason = 4
 )
 
 // Enum value maps for DeleteReason.
@@ -125,12 +128,14 @@ var (
 		1: "DELETE_REASON_OBSERVED",
 		2: "DELETE_REASON_INFERRED",
 		3: "DELETE_REASON_FILTERED",
+		4: "DELETE_REASON_NOT_VISIBLE",
 	}
 	DeleteReason_value = map[string]int32{
 		"DELETE_REASON_UNSPECIFIED": 0,
 		"DELETE_REASON_OBSERVED":    1,
 		"DELETE_REASON_INFERRED":    2,
 		"DELETE_REASON_FILTERED":    3,
+		"DELETE_REASON_NOT_VISIBLE": 4,
 	}
 )
 
@@ -356,7 +361,10 @@ type Position struct {
 	ToldTerm uint64 `protobuf:"varint,6,opt,name=told_term,json=toldTerm,proto3" json:"told_term,omitempty"`
 	// Set by a watch that goes by a declared index: the definition that selected its events. With
 	// another one the watch begins again.
-	Selection     uint64 `protobuf:"varint,7,opt,name=selection,proto3" json:"selection,omitempty"`
+	Selection uint64 `protobuf:"varint,7,opt,name=selection,proto3" json:"selection,omitempty"`
+	// Set by a watch with visible_only: a print of what the caller could see. With another one the
+	// watch begins again.
+	Scope         uint64 `protobuf:"varint,8,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -436,6 +444,13 @@ func (x *Position) GetToldTerm() uint64 {
 func (x *Position) GetSelection() uint64 {
 	if x != nil {
 		return x.Selection
+	}
+	return 0
+}
+
+func (x *Position) GetScope() uint64 {
+	if x != nil {
+		return x.Scope
 	}
 	return 0
 }
@@ -828,7 +843,7 @@ const file_deltaplane_delta_v1_delta_proto_rawDesc = "" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
-	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xcf\x01\n" +
+	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xe5\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -837,7 +852,8 @@ const file_deltaplane_delta_v1_delta_proto_rawDesc = "" +
 	"told_epoch\x18\x04 \x01(\x04R\ttoldEpoch\x12#\n" +
 	"\rtold_sequence\x18\x05 \x01(\x04R\ftoldSequence\x12\x1b\n" +
 	"\ttold_term\x18\x06 \x01(\x04R\btoldTerm\x12\x1c\n" +
-	"\tselection\x18\a \x01(\x04R\tselection\"j\n" +
+	"\tselection\x18\a \x01(\x04R\tselection\x12\x14\n" +
+	"\x05scope\x18\b \x01(\x04R\x05scope\"j\n" +
 	"\x0eOwnerReference\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -887,12 +903,13 @@ const file_deltaplane_delta_v1_delta_proto_rawDesc = "" +
 	"\x12DELTA_TYPE_DELETED\x10\x03\x12\x17\n" +
 	"\x13DELTA_TYPE_REPLACED\x10\x04\x12\x13\n" +
 	"\x0fDELTA_TYPE_SYNC\x10\x05\x12\x17\n" +
-	"\x13DELTA_TYPE_BOOKMARK\x10\x06*\x81\x01\n" +
+	"\x13DELTA_TYPE_BOOKMARK\x10\x06*\xa0\x01\n" +
 	"\fDeleteReason\x12\x1d\n" +
 	"\x19DELETE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16DELETE_REASON_OBSERVED\x10\x01\x12\x1a\n" +
 	"\x16DELETE_REASON_INFERRED\x10\x02\x12\x1a\n" +
-	"\x16DELETE_REASON_FILTERED\x10\x03*7\n" +
+	"\x16DELETE_REASON_FILTERED\x10\x03\x12\x1d\n" +
+	"\x19DELETE_REASON_NOT_VISIBLE\x10\x04*7\n" +
 	"\bEncoding\x12\x18\n" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rENCODING_JSON\x10\x01B\xd7\x01\n" +

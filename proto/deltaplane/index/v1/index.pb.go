@@ -950,7 +950,9 @@ type ListRequest struct {
 	SkipUnsynced bool `protobuf:"varint,12,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1072,6 +1074,13 @@ func (x *ListRequest) GetSkipUnsynced() bool {
 func (x *ListRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *ListRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -1242,7 +1251,9 @@ type ByIndexRequest struct {
 	SkipUnsynced bool `protobuf:"varint,13,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1371,6 +1382,13 @@ func (x *ByIndexRequest) GetSkipUnsynced() bool {
 func (x *ByIndexRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *ByIndexRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -1514,7 +1532,9 @@ type IndexRequest struct {
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,6,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1594,6 +1614,13 @@ func (x *IndexRequest) GetFieldMask() *fieldmaskpb.FieldMask {
 func (x *IndexRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *IndexRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -1703,7 +1730,9 @@ type IndexKeysRequest struct {
 	Consistency *Consistency `protobuf:"bytes,4,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1769,6 +1798,13 @@ func (x *IndexKeysRequest) GetConsistency() *Consistency {
 func (x *IndexKeysRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *IndexKeysRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -1875,7 +1911,9 @@ type ListIndexFuncValuesRequest struct {
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1955,6 +1993,13 @@ func (x *ListIndexFuncValuesRequest) GetConsistency() *Consistency {
 func (x *ListIndexFuncValuesRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *ListIndexFuncValuesRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -2795,7 +2840,9 @@ type CountRequest struct {
 	Clusters []string `protobuf:"bytes,10,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects;
 	// see IndexService.
-	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
+	// Shows what the caller may see instead of refusing what it may not; see IndexService.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2903,6 +2950,13 @@ func (x *CountRequest) GetClusters() []string {
 func (x *CountRequest) GetStrict() bool {
 	if x != nil {
 		return x.Strict
+	}
+	return false
+}
+
+func (x *CountRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -3588,7 +3642,12 @@ type WatchRequest struct {
 	// objects; see IndexService.
 	Strict bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	// Sends with a change the object as it was before; see Event.previous.
-	Previous      bool `protobuf:"varint,21,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous bool `protobuf:"varint,21,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Sends what the caller may see instead of refusing what it may not; see IndexService. When what
+	// it may see changes, objects that it may not see any more are sent as deleted with
+	// DELETE_REASON_NOT_VISIBLE, and others as added; where the changes are not kept, Gap and the
+	// whole state say so.
+	VisibleOnly   bool `protobuf:"varint,22,opt,name=visible_only,json=visibleOnly,proto3" json:"visible_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3752,6 +3811,13 @@ func (x *WatchRequest) GetStrict() bool {
 func (x *WatchRequest) GetPrevious() bool {
 	if x != nil {
 		return x.Previous
+	}
+	return false
+}
+
+func (x *WatchRequest) GetVisibleOnly() bool {
+	if x != nil {
+		return x.VisibleOnly
 	}
 	return false
 }
@@ -4907,7 +4973,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\fmissing_keys\x18\x02 \x03(\tR\vmissingKeys\x12)\n" +
 	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x129\n" +
 	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
-	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xfc\x03\n" +
+	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\x9f\x04\n" +
 	"\vListRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4928,7 +4994,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"namespaces\x12\x1a\n" +
 	"\bclusters\x18\v \x03(\tR\bclusters\x12#\n" +
 	"\rskip_unsynced\x18\f \x01(\bR\fskipUnsynced\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"\x94\x04\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"\x94\x04\n" +
 	"\fListResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
@@ -4939,7 +5006,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\a \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
 	"\bleft_out\x18\b \x03(\tR\aleftOut\x123\n" +
 	"\x05upper\x18\t \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
-	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x8f\x04\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xb2\x04\n" +
 	"\x0eByIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4961,7 +5028,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12\x1a\n" +
 	"\bclusters\x18\f \x03(\tR\bclusters\x12#\n" +
 	"\rskip_unsynced\x18\r \x01(\bR\fskipUnsynced\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xf9\x03\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"\xf9\x03\n" +
 	"\x0fByIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
@@ -4971,7 +5039,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x06 \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
 	"\bleft_out\x18\a \x03(\tR\aleftOut\x123\n" +
 	"\x05upper\x18\b \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
-	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xa2\x02\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xc5\x02\n" +
 	"\fIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4982,14 +5050,15 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
 	"field_mask\x18\x06 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xbe\x02\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"\xbe\x02\n" +
 	"\rIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
 	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x123\n" +
 	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
-	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xba\x01\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xdd\x01\n" +
 	"\x10IndexKeysRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4997,13 +5066,14 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\tR\x05index\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\tR\x05value\x12B\n" +
 	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"\x87\x02\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"\x87\x02\n" +
 	"\x11IndexKeysResponse\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
 	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x123\n" +
 	"\x05upper\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
-	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x82\x02\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xa5\x02\n" +
 	"\x1aListIndexFuncValuesRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5014,7 +5084,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x05 \x01(\tR\tpageToken\x12B\n" +
 	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"6\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"6\n" +
 	"\n" +
 	"IndexValue\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\tR\x05value\x12\x12\n" +
@@ -5075,7 +5146,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x18\n" +
-	"\x16RemoveIndexersResponse\"\xf6\x02\n" +
+	"\x16RemoveIndexersResponse\"\x99\x03\n" +
 	"\fCountRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5092,7 +5163,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x06values\x18\t \x03(\tR\x06values\x12\x1a\n" +
 	"\bclusters\x18\n" +
 	" \x03(\tR\bclusters\x12\x16\n" +
-	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xc3\x02\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\"\xc3\x02\n" +
 	"\rCountResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12E\n" +
@@ -5145,7 +5217,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"`\n" +
 	"\x17WaitForRevisionResponse\x12E\n" +
-	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xfe\x06\n" +
+	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xa1\a\n" +
 	"\fWatchRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5173,7 +5245,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"knownEpoch\x12:\n" +
 	"\twhen_slow\x18\x11 \x01(\x0e2\x1d.deltaplane.index.v1.WhenSlowR\bwhenSlow\x12\x16\n" +
 	"\x06strict\x18\x14 \x01(\bR\x06strict\x12\x1a\n" +
-	"\bprevious\x18\x15 \x01(\bR\bprevious\x1a8\n" +
+	"\bprevious\x18\x15 \x01(\bR\bprevious\x12!\n" +
+	"\fvisible_only\x18\x16 \x01(\bR\vvisibleOnly\x1a8\n" +
 	"\n" +
 	"KnownEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

@@ -97,6 +97,14 @@ const (
 // several collections: resource versions of two clusters cannot be compared; wait for each with
 // WaitForRevision first.
 //
+// Visibility. Where callers are limited, a read takes the right to all that it covers, and fails
+// with PERMISSION_DENIED otherwise. With `visible_only` it covers the namespaces that the caller
+// may list (a watch: list and watch), among those that the request names or else those in which
+// RBAC or the policy binds a role to the caller. Objects, counts, values, pages and errors are then
+// those of the visible part: nothing tells that there is more. A right by the object's name alone
+// is none to list. A page token belongs to what was visible: once that is another, it fails with
+// SNAPSHOT_GONE (`snapshot` = `scope`, no `page_token`), and the list begins again.
+//
 // Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one
 // object that is larger itself. BatchGet, Index and IndexKeys have no pages and answer with up to
 // 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE beyond): raise the client's limit, or ask for fewer
@@ -391,6 +399,14 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // `collection`, unless `skip_unsynced` leaves it out. `consistency.at_least` is refused over
 // several collections: resource versions of two clusters cannot be compared; wait for each with
 // WaitForRevision first.
+//
+// Visibility. Where callers are limited, a read takes the right to all that it covers, and fails
+// with PERMISSION_DENIED otherwise. With `visible_only` it covers the namespaces that the caller
+// may list (a watch: list and watch), among those that the request names or else those in which
+// RBAC or the policy binds a role to the caller. Objects, counts, values, pages and errors are then
+// those of the visible part: nothing tells that there is more. A right by the object's name alone
+// is none to list. A page token belongs to what was visible: once that is another, it fails with
+// SNAPSHOT_GONE (`snapshot` = `scope`, no `page_token`), and the list begins again.
 //
 // Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one
 // object that is larger itself. BatchGet, Index and IndexKeys have no pages and answer with up to
