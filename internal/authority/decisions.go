@@ -1,0 +1,188 @@
+package authority
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/access"
+)
+
+const (
+	// decidedFor is how long a decision is kept when nothing that it depends on has changed lately.
+	decidedFor = 30 * time.Second
+	// unsettledFor is how long one is kept that was made within unsettledAfter of a change: the API
+	// server's own view of its roles may lag behind ours.
+	unsettledFor   = 500 * time.Millisecond
+	unsettledAfter = 10 * time.Second
+	// failedFor is how long nobody is asked again after an error.
+	failedFor = 500 * time.Millisecond
+
+	maxCallers   = 20_000
+	maxDecisions = 2048 // of one caller
+	callerIdle   = 5 * time.Minute
+)
+
+// decision is an answer, or one that is being asked for.
+type decision struct {
+	done    chan struct{} // closed when the rest is set
+	allowed bool
+	reason  string
+	err     error
+	until   time.Time
+	version uint64
+}
+
+// caller is what was decided about one identity.
+type caller struct {
+	id *access.Identity
+
+	mu        sync.Mutex
+	decisions map[access.Attributes]*decision // guarded by mu
+	used      time.Time                       // guarded by mu
+}
+
+// callers are known by their identity's key, and by the pointer that their calls carry, which is
+// found without writing the key again.
+type callers struct {
+	mu      sync.Mutex
+	byKey   map[string]*caller
+	byIdent sync.Map // *access.Identity to *caller
+}
+
+// intern returns the identity that stands for all that are equal to id.
+func (c *callers) intern(id *access.Identity, now time.Time) *access.Identity {
+	return c.of(id, now).id
+}
+
+// of is the caller of an identity, known or new.
+func (c *callers) of(id *access.Identity, now time.Time) *caller {
+	if known, ok := c.byIdent.Load(id); ok {
+		return known.(*caller)
+	}
+	key := id.Key() + " " + id.Name()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.byKey[key]; known != nil {
+		return known
+	}
+	if len(c.byKey) >= maxCallers {
+		c.shrink(now)
+	}
+	n := &caller{id: id, decisions: map[access.Attributes]*decision{}, used: now}
+	c.byKey[key] = n
+	c.byIdent.Store(id, n)
+	return n
+}
+
+// expire forgets callers that have not called for a while.
+func (c *callers) expire(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, one := range c.byKey {
+		one.mu.Lock()
+		idle := now.Sub(one.used) > callerIdle
+		for a, d := range one.decisions {
+			if d.over(now) {
+				delete(one.decisions, a)
+			}
+		}
+		one.mu.Unlock()
+		if idle {
+			c.forget(key, one)
+		}
+	}
+}
+
+// shrink makes room: those that hold no decision go, or any. c.mu is locked.
+func (c *callers) shrink(now time.Time) {
+	for key, one := range c.byKey {
+		if len(c.byKey) < maxCallers-maxCallers/10 {
+			return
+		}
+		one.mu.Lock()
+		idle := now.Sub(one.used) > decidedFor
+		one.mu.Unlock()
+		if idle {
+			c.forget(key, one)
+		}
+	}
+	for key, one := range c.byKey {
+		if len(c.byKey) < maxCallers {
+			return
+		}
+		c.forget(key, one)
+	}
+}
+
+func (c *callers) forget(key string, one *caller) {
+	delete(c.byKey, key)
+	c.byIdent.Delete(one.id)
+}
+
+func (c *callers) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.byKey)
+}
+
+// over reports whether a decision may go. The caller's mu is locked.
+func (d *decision) over(now time.Time) bool {
+	select {
+	case <-d.done:
+		return !now.Before(d.until)
+	default:
+		return false
+	}
+}
+
+// decide returns what is known, or asks: a decision to wait for. Calls that want the same wait for
+// one answer, which outlives each of them.
+func (c *caller) decide(ctx context.Context, a access.Attributes, version func() uint64, now time.Time, ask func(context.Context) *decision) *decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.used = now
+	d := c.decisions[a]
+	if d != nil && d.version == version() && !d.over(now) {
+		return d
+	}
+	if len(c.decisions) >= maxDecisions {
+		clear(c.decisions)
+	}
+	d = &decision{done: make(chan struct{}), version: version()}
+	c.decisions[a] = d
+	go func() {
+		defer close(d.done)
+		got := ask(context.WithoutCancel(ctx))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		d.allowed, d.reason, d.err, d.until = got.allowed, got.reason, got.err, got.until
+	}()
+	return d
+}
+
+// pauser is the context of a call that is asked before it waits, and may refuse to.
+type pauser interface {
+	Pause() error
+	Resume()
+}
+
+func (d *decision) wait(ctx context.Context) (*decision, error) {
+	select {
+	case <-d.done:
+		return d, nil
+	default:
+	}
+	if p, ok := ctx.(pauser); ok {
+		if err := p.Pause(); err != nil {
+			return nil, err
+		}
+		defer p.Resume()
+	}
+	select {
+	case <-d.done:
+		return d, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
