@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/deltaplane/deltaplane/core/access"
 )
 
 // This file is what happens to a call before any of its message is read: its handler starts once
@@ -81,23 +83,23 @@ var errCompressed = withInfo(status.New(codes.Unimplemented, "compressed request
 	"COMPRESSED_REQUEST", nil).Err()
 
 // permit decides about a call by its headers, and names its caller. A public method has none.
-func (g *guard) permit(ctx context.Context, name string) (caller string, public bool, err error) {
+func (g *guard) permit(ctx context.Context, name string) (id *access.Identity, public bool, err error) {
 	h, ok := ctx.Value(headersKey{}).(*headers)
 	switch {
 	case !ok:
-		return "", false, errors.New("rpc: a call without its headers")
+		return nil, false, errors.New("rpc: a call without its headers")
 	case h.encoding != "":
 		g.gate.refused.WithLabelValues("compressed").Inc()
-		return "", false, errCompressed
+		return nil, false, errCompressed
 	}
 	if method := g.methods[name]; method == nil || !method.public {
-		caller, err = g.authorize(ctx, name)
-		return caller, false, err
+		id, err = g.authorize(ctx, name)
+		return id, false, err
 	}
 	if md, _ := metadata.FromIncomingContext(ctx); headerBytes(md) > maxPublicHeaderBytes {
-		return "", true, g.gate.refuse(refusedHeaders, "headers_too_large", "the headers of a call without authentication are too large", maxPublicHeaderBytes)
+		return nil, true, g.gate.refuse(refusedHeaders, "headers_too_large", "the headers of a call without authentication are too large", maxPublicHeaderBytes)
 	}
-	return "", true, nil
+	return nil, true, nil
 }
 
 func headerBytes(md metadata.MD) (n int) {

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // An Authorizer decides who may call what. Method is the full gRPC name,
@@ -26,18 +30,18 @@ import (
 // already is answered PERMISSION_DENIED. Health checks are never asked about.
 // It must be safe for concurrent use.
 //
-// Caller names who calls, from a set that does not grow with the calls; the
-// limits per client are kept by it. When it is empty the client is the
-// connection's certificate, or the host the connection comes from.
+// The identity says who calls; the limits per client are kept by its name, and
+// [Caller] returns it. When it is nil the client is the connection's certificate,
+// or the host the connection comes from.
 type Authorizer interface {
-	Authorize(ctx context.Context, method string) (caller string, err error)
+	Authorize(ctx context.Context, method string) (*access.Identity, error)
 }
 
 // AllowAll lets everybody call everything.
 type AllowAll struct{}
 
 // Authorize names nobody and returns nil.
-func (AllowAll) Authorize(context.Context, string) (string, error) { return "", nil }
+func (AllowAll) Authorize(context.Context, string) (*access.Identity, error) { return nil, nil }
 
 // A Revoker is an [Authorizer] whose answers may become refusals later.
 type Revoker interface {
@@ -71,7 +75,7 @@ type Tokens struct {
 }
 
 type grant struct {
-	name    string
+	id      *access.Identity
 	methods []string
 }
 
@@ -81,7 +85,7 @@ const tokensPolled = 400 * time.Millisecond
 // NewTokens reads the token file, and reads it again when its content changes:
 // when a call asks and a second has passed, and during [Tokens.Watch]. Each line is
 //
-//	TOKEN NAME [METHOD...]
+//	TOKEN NAME [groups=GROUP,GROUP...] [METHOD...]
 //
 // where METHOD is a pattern over full method names as path.Match knows them
 // ("/deltaplane.index.v1.IndexService/*"); without any, all methods are
@@ -197,7 +201,7 @@ func (t *Tokens) look(token string) (grant, bool) {
 	key := sha256.Sum256([]byte(token))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := time.Now(); now.Sub(t.checked) >= recheck {
+	if now := time.Now(); now.Sub(t.checked) >= certs.Recheck {
 		t.refresh(now)
 	}
 	g, ok := t.grants[key]
@@ -219,12 +223,21 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 		if len(fields[0]) < 16 {
 			return nil, fmt.Errorf("rpc: token file line %d: token is shorter than 16 characters", n)
 		}
-		for _, pattern := range fields[2:] {
+		id := &access.Identity{User: fields[1], Source: access.TokenFile}
+		methods := fields[2:]
+		if len(methods) > 0 {
+			if groups, ok := strings.CutPrefix(methods[0], "groups="); ok {
+				if id.Groups, methods = strings.Split(groups, ","), methods[1:]; slices.Contains(id.Groups, "") {
+					return nil, fmt.Errorf("rpc: token file line %d: groups: one of them is empty", n)
+				}
+			}
+		}
+		for _, pattern := range methods {
 			if _, err := path.Match(pattern, ""); err != nil {
 				return nil, fmt.Errorf("rpc: token file line %d: method pattern %q: %w", n, pattern, err)
 			}
 		}
-		grants[sha256.Sum256([]byte(fields[0]))] = grant{name: fields[1], methods: fields[2:]}
+		grants[sha256.Sum256([]byte(fields[0]))] = grant{id: id, methods: methods}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("rpc: token file: %w", err)
@@ -235,34 +248,55 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 	return grants, nil
 }
 
-// Authorize answers UNAUTHENTICATED without a known token, and
-// PERMISSION_DENIED when the token does not cover the method. The caller is the
-// token's name.
-func (t *Tokens) Authorize(ctx context.Context, method string) (string, error) {
-	var token string
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-		scheme, rest, _ := strings.Cut(values[0], " ")
-		if strings.EqualFold(scheme, "bearer") {
-			token = strings.TrimSpace(rest)
-		}
+// BearerToken is the token that a call presents in its "authorization" header.
+func BearerToken(ctx context.Context) (token string, presented bool) {
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if len(values) == 0 {
+		return "", false
 	}
+	return Bearer(values[0]), true
+}
+
+// Bearer is the token in the value of an "authorization" header, empty for another scheme.
+func Bearer(header string) string {
+	scheme, rest, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(rest)
+}
+
+// Authorize answers UNAUTHENTICATED without a known token, and
+// PERMISSION_DENIED when the token does not cover the method. The user is the
+// token's name.
+func (t *Tokens) Authorize(ctx context.Context, method string) (*access.Identity, error) {
+	token, _ := BearerToken(ctx)
+	return t.Presented(token, method)
+}
+
+// Presented is Authorize of a token, for what is asked otherwise than by gRPC; the
+// method may be a path.
+func (t *Tokens) Presented(token, method string) (*access.Identity, error) {
 	g, ok := t.look(token)
 	if token == "" || !ok {
-		return "", withInfo(status.New(codes.Unauthenticated, "a valid bearer token is needed"), "UNAUTHENTICATED", nil).Err()
+		return nil, withInfo(status.New(codes.Unauthenticated, "a valid bearer token is needed"), "UNAUTHENTICATED", nil).Err()
 	}
 	if len(g.methods) == 0 {
-		return g.name, nil
+		return g.id, nil
 	}
 	for _, pattern := range g.methods {
 		if ok, _ := path.Match(pattern, method); ok {
-			return g.name, nil
+			return g.id, nil
 		}
 	}
-	return "", fmt.Errorf("rpc: %s may not call %s", g.name, method)
+	return nil, fmt.Errorf("rpc: %s may not call %s", g.id.User, method)
 }
 
 func newAuthorizer(c AuthConfig, log *slog.Logger) (Authorizer, error) {
-	if c.Mode == AuthTokens {
+	switch c.Mode {
+	case AuthIdentities:
+		return nil, fmt.Errorf("rpc: auth mode %q needs a policy file or a cluster that decides", c.Mode)
+	case AuthTokens:
 		return NewTokens(c, log)
 	}
 	return AllowAll{}, nil

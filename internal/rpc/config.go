@@ -7,6 +7,8 @@ import (
 	"net"
 	"runtime"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // ServerConfig says where and how a gRPC server listens. Its zero value is a
@@ -68,20 +70,15 @@ type ServerConfig struct {
 	StopTimeout time.Duration
 }
 
-// TLSConfig names PEM files. They are read again when they change, so that
-// certificates can be renewed without a restart.
-type TLSConfig struct {
-	// CertFile and KeyFile are this side's certificate; a server needs them.
-	CertFile, KeyFile string
-	// CAFile is what the other side's certificate must descend from. On a
-	// server it makes a client certificate compulsory; on a client the system's
-	// roots are used without it.
-	CAFile string
-}
+// TLSConfig names PEM files. On a server CAFile makes a client certificate compulsory, unless
+// callers are identified by tokens too.
+type TLSConfig = certs.Config
 
 // AuthConfig chooses the authorizer of a server.
 type AuthConfig struct {
-	// Mode is "allow-all" or "tokens"; empty chooses by TokenFile.
+	// Mode is "allow-all", "tokens" or "identities"; empty chooses by TokenFile. With
+	// identities a caller is who its bearer token or its client certificate says, and
+	// one without either is refused; [Options.Authorizer] tells who that is.
 	Mode string
 	// TokenFile holds the bearer tokens; see [NewTokens] for its format. A token that
 	// is taken out is refused within a second, on streams that are open too. Without a
@@ -97,8 +94,9 @@ const defaultTokenFileGrace = 10 * time.Minute
 
 // The values of [AuthConfig.Mode].
 const (
-	AuthAllowAll = "allow-all"
-	AuthTokens   = "tokens"
+	AuthAllowAll   = "allow-all"
+	AuthTokens     = "tokens"
+	AuthIdentities = "identities"
 )
 
 // WithDefaults returns c with every unset field filled in.
@@ -151,8 +149,9 @@ func (c ServerConfig) Validate() error {
 		if c.Auth.TokenFile == "" {
 			fault("auth mode %q needs a token file", c.Auth.Mode)
 		}
+	case AuthIdentities:
 	default:
-		fault("auth mode %q is not one of %q, %q", c.Auth.Mode, AuthAllowAll, AuthTokens)
+		fault("auth mode %q is not one of %q, %q, %q", c.Auth.Mode, AuthAllowAll, AuthTokens, AuthIdentities)
 	}
 	if c.MaxMessageBytes < 0 {
 		fault("max message bytes %d is negative", c.MaxMessageBytes)
@@ -190,7 +189,7 @@ func (c ServerConfig) Validate() error {
 			fault("%s is %v, want a positive duration", d.name, d.value)
 		}
 	}
-	authenticated := c.Auth.Mode == AuthTokens || c.TLS.CAFile != ""
+	authenticated := c.Auth.Mode != AuthAllowAll || c.TLS.CAFile != ""
 	if err := CheckOpen(c.Listen, c.TLS.CertFile != "" && authenticated, c.Insecure); err != nil {
 		faults = append(faults, err)
 	}

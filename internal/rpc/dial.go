@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // DialConfig says how to reach a server. Its zero value is plain text without a
@@ -136,15 +138,15 @@ func (c DialConfig) credentials() (credentials.TransportCredentials, error) {
 	if !c.tls() {
 		return insecure.NewCredentials(), nil
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		return nil, errors.New("rpc: dial: tls needs both a certificate file and a key file, or neither")
+	if err := certs.Validate(c.TLS); err != nil {
+		return nil, fmt.Errorf("rpc: dial: %w, or neither", err)
 	}
-	return c.TLS.client(c.ServerName)
+	return certs.Credentials(c.TLS, c.ServerName)
 }
 
 // bearer presents a token with every call.
 type bearer struct {
-	token  *files[string]
+	token  *certs.Files[string]
 	secure bool
 }
 
@@ -153,7 +155,7 @@ func newBearer(cfg DialConfig, target string) (*bearer, error) {
 	if !cfg.tls() && !cfg.AllowPlainToken && cfg.Dialer == nil && !Loopback(host) {
 		return nil, fmt.Errorf("rpc: dial %q: a token would travel in plain text; use TLS", target)
 	}
-	token, err := openFiles(func() (string, error) {
+	token, err := certs.OpenFiles(func() (string, error) {
 		data, err := os.ReadFile(cfg.TokenFile)
 		if err != nil {
 			return "", fmt.Errorf("rpc: token: %w", err)
@@ -172,7 +174,7 @@ func newBearer(cfg DialConfig, target string) (*bearer, error) {
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
 func (b *bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + b.token.get()}, nil
+	return map[string]string{"authorization": "Bearer " + b.token.Get()}, nil
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.

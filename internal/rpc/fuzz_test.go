@@ -23,7 +23,7 @@ func FuzzParseTokens(f *testing.F) {
 			t.Fatal("no token and no error")
 		}
 		for _, g := range grants {
-			if g.name == "" {
+			if g.id.User == "" {
 				t.Fatal("a token without a name")
 			}
 		}

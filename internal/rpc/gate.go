@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/deltaplane/deltaplane/core/access"
 )
 
 // gate counts the calls under way, of the server and of each client, and refuses those beyond the
@@ -205,7 +208,56 @@ func (g *gate) refuse(reason, label, text string, limit int64) error {
 	return withDetails(st, retryInfo(nil, 100*time.Millisecond+rand.N(200*time.Millisecond))).Err()
 }
 
-type clientKey struct{}
+// calling is what is known of the caller of a call, with its context.
+type calling struct {
+	client *client // nil outside a connection
+	id     *access.Identity
+
+	mu     sync.Mutex
+	checks []func(context.Context) error // of a stream, what must hold still; guarded by mu
+}
+
+type callingKey struct{}
+
+func callOf(ctx context.Context) *calling {
+	c, _ := ctx.Value(callingKey{}).(*calling)
+	return c
+}
+
+// Caller is who a call with the context was authenticated as; nil where the
+// authorizer names nobody.
+func Caller(ctx context.Context) *access.Identity {
+	if c := callOf(ctx); c != nil {
+		return c.id
+	}
+	return nil
+}
+
+// Recheck ends the stream of the context once check returns an error, which its
+// client gets. Check is called whenever what is authorized has changed, beside the
+// handler. It does nothing for calls that are no streams.
+func Recheck(ctx context.Context, check func(context.Context) error) {
+	c := callOf(ctx)
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks = append(c.checks, check)
+}
+
+// holds asks all that must hold still.
+func (c *calling) holds(ctx context.Context) error {
+	c.mu.Lock()
+	checks := slices.Clone(c.checks)
+	c.mu.Unlock()
+	for _, check := range checks {
+		if err := check(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ofClient is a stream that knows whose it is: its connection may be that of several clients.
 type ofClient struct {
@@ -218,8 +270,8 @@ func (s *ofClient) Context() context.Context { return s.ctx }
 // Client names whose call a context is of, in the way that clients are counted;
 // empty outside a connection.
 func Client(ctx context.Context) string {
-	if c, ok := ctx.Value(clientKey{}).(*client); ok {
-		return c.name
+	if c := callOf(ctx); c != nil && c.client != nil {
+		return c.client.name
 	}
 	conn, ok := ctx.Value(connectionKey{}).(*connection)
 	if !ok {
@@ -235,8 +287,8 @@ func Client(ctx context.Context) string {
 // the certificate of its connection. It is empty when callers are distinguished by
 // where they come from only, and do not own anything.
 func Identity(ctx context.Context) string {
-	if c, ok := ctx.Value(clientKey{}).(*client); ok {
-		return "token " + c.name
+	if id := Caller(ctx); id != nil {
+		return id.Name()
 	}
 	if conn, ok := ctx.Value(connectionKey{}).(*connection); ok {
 		if name := conn.owner(ctx); strings.HasPrefix(name, certificatePrefix) {

@@ -200,7 +200,7 @@ func TestAStreamOnASharedConnectionKnowsItsClient(t *testing.T) {
 		<-names
 	}
 	close(asked)
-	if got := map[string]bool{<-names: true, <-names: true}; !got["one"] || !got["two"] {
+	if got := map[string]bool{<-names: true, <-names: true}; !got["token one"] || !got["token two"] {
 		t.Errorf("two clients on one connection are taken for %v", got)
 	}
 }
@@ -229,7 +229,7 @@ func TestACallOnASharedConnectionKnowsItsClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := map[string]bool{<-names: true, <-names: true}; !got["one"] || !got["two"] {
+	if got := map[string]bool{<-names: true, <-names: true}; !got["token one"] || !got["token two"] {
 		t.Errorf("two clients on one connection are taken for %v", got)
 	}
 }

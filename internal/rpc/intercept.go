@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+
+	"github.com/deltaplane/deltaplane/core/access"
 )
 
 // guard wraps every handler. From outside in: count the call, map the error,
@@ -29,6 +31,7 @@ type guard struct {
 	revisable *revisable
 	methods   map[string]*reception // by full name; complete before calls come
 	unmarshal func(mem.BufferSlice, any) error
+	allow     func(ctx context.Context, method string, req any) error // nil: all
 }
 
 // unary runs a handler, which reads its message by itself.
@@ -45,10 +48,11 @@ func (g *guard) unary(
 	var unread error // why there is no message: the client's fault, and a status
 	resp, err := g.runUnary(ctx, name, func(ctx context.Context) (any, error) {
 		return handler(ctx, func(req any) error {
-			if unread = read(req); unread == nil {
-				method.received.Inc()
+			if unread = read(req); unread != nil {
+				return unread
 			}
-			return unread
+			method.received.Inc()
+			return g.permitted(ctx, name, req)
 		})
 	})
 	if err != nil {
@@ -63,10 +67,24 @@ func (g *guard) unary(
 	return resp, nil
 }
 
+// permitted asks whether the caller may do what a message says, now and when that has changed by
+// the time of the answer.
+func (g *guard) permitted(ctx context.Context, name string, req any) error {
+	call := callOf(ctx)
+	if g.allow == nil || call == nil {
+		return nil
+	}
+	check := func(ctx context.Context) error { return g.allow(ctx, name, req) }
+	call.mu.Lock()
+	call.checks = append(call.checks, check)
+	call.mu.Unlock()
+	return check(ctx)
+}
+
 func (g *guard) runUnary(ctx context.Context, name string, handler func(context.Context) (any, error)) (resp any, err error) {
 	defer g.recover(ctx, name, &err)
 	version := g.revisable.version.Load()
-	caller, public, err := g.permit(ctx, name)
+	id, public, err := g.permit(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -78,19 +96,21 @@ func (g *guard) runUnary(ctx context.Context, name string, handler func(context.
 		defer leave()
 		return handler(ctx)
 	}
-	client, err := g.gate.call(ctx, caller)
+	client, err := g.gate.call(ctx, id.Name())
 	if err != nil {
 		return nil, err
 	}
 	if client != nil {
 		defer g.gate.done(client)
-		if client.fromAuthorizer {
-			ctx = context.WithValue(ctx, clientKey{}, client)
-		}
 	}
+	if id == nil {
+		return handler(ctx)
+	}
+	call := &calling{client: client, id: id}
+	ctx = context.WithValue(ctx, callingKey{}, call)
 	resp, err = handler(ctx)
 	if g.revisable.version.Load() != version { // what came of a wait is nobody's who may not call any more
-		if err := g.revised(ctx, name, caller); err != nil {
+		if err := g.revised(ctx, name, call); err != nil {
 			return nil, err
 		}
 	}
@@ -119,7 +139,7 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer g.recover(ss.Context(), info.FullMethod, &err)
 	version := g.revisable.version.Load()
-	caller, public, err := g.permit(ss.Context(), info.FullMethod)
+	id, public, err := g.permit(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
@@ -131,22 +151,23 @@ func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 		defer leave()
 		return handler(srv, ss)
 	}
-	client, leave, err := g.gate.stream(ss.Context(), caller)
+	client, leave, err := g.gate.stream(ss.Context(), id.Name())
 	if err != nil {
 		return err
 	}
 	defer leave()
-	open := &openStream{ctx: ss.Context(), method: info.FullMethod, caller: caller}
+	if id == nil {
+		return handler(srv, ss)
+	}
+	call := &calling{client: client, id: id}
+	open := &openStream{ctx: context.WithValue(ss.Context(), callingKey{}, call), method: info.FullMethod, call: call}
 	defer g.revisable.add(open)()
 	if g.revisable.version.Load() != version {
-		if err := g.revised(open.ctx, open.method, caller); err != nil {
+		if err := g.revised(open.ctx, open.method, call); err != nil {
 			return err
 		}
 	}
-	if client != nil && client.fromAuthorizer {
-		ss = &ofClient{ss, context.WithValue(ss.Context(), clientKey{}, client)}
-	}
-	err = handler(srv, ss)
+	err = handler(srv, &ofClient{ss, open.ctx})
 	if why := open.revoked.Load(); why != nil {
 		return *why // its client was answered so already
 	}
@@ -166,12 +187,14 @@ func (g *guard) recover(ctx context.Context, method string, err *error) {
 
 var errPanic = status.Error(codes.Internal, "internal error")
 
-func (g *guard) authorize(ctx context.Context, method string) (caller string, err error) {
-	caller, err = g.auth.Authorize(ctx, method)
+func (g *guard) authorize(ctx context.Context, method string) (*access.Identity, error) {
+	id, err := g.auth.Authorize(ctx, method)
 	if err == nil {
-		return caller, nil
+		return id, nil
 	}
-	if _, ok := status.FromError(err); !ok {
+	if _, ok := status.FromError(err); !ok && ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	} else if !ok {
 		err = withInfo(status.New(codes.PermissionDenied, err.Error()), "PERMISSION_DENIED", nil).Err()
 	}
 	label := "permission_denied"
@@ -179,7 +202,7 @@ func (g *guard) authorize(ctx context.Context, method string) (caller string, er
 		label = "unauthenticated"
 	}
 	g.gate.refused.WithLabelValues(label).Inc()
-	return "", err
+	return nil, err
 }
 
 func (g *guard) status(ctx context.Context, method string, err error) error {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,9 +22,10 @@ type revisable struct {
 
 // openStream is a stream whose caller was authorized.
 type openStream struct {
-	ctx            context.Context //nolint:containedctx // it is the call's
-	method, caller string
-	revoked        atomic.Pointer[error]
+	ctx     context.Context //nolint:containedctx // it is the call's
+	method  string
+	call    *calling
+	revoked atomic.Pointer[error]
 }
 
 func newRevisable() *revisable { return &revisable{streams: map[*openStream]struct{}{}} }
@@ -41,13 +43,22 @@ func (r *revisable) add(s *openStream) (remove func()) {
 }
 
 // revised authorizes a call that is under way once more.
-func (g *guard) revised(ctx context.Context, method, caller string) error {
+func (g *guard) revised(ctx context.Context, method string, call *calling) error {
 	now, err := g.authorize(ctx, method)
-	if err == nil && now != caller {
+	switch {
+	case err != nil:
+		return err
+	case now.Name() != call.id.Name():
 		return withInfo(status.New(codes.Unauthenticated, "the token is another caller's now"), "UNAUTHENTICATED", nil).Err()
+	case now != call.id && now.Key() != call.id.Key():
+		return withInfo(status.New(codes.Unauthenticated, "the caller's groups are others now: call again"), "UNAUTHENTICATED", nil).Err()
 	}
-	return err
+	return call.holds(ctx)
 }
+
+// revisions is how many streams are authorized again at once: what decides may be
+// a call away.
+const revisions = 64
 
 // revise ends the streams of callers that may not have them any more.
 func (g *guard) revise() {
@@ -58,15 +69,21 @@ func (g *guard) revise() {
 		streams = append(streams, s)
 	}
 	g.revisable.mu.Unlock()
-	ended := 0
+	var ended atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(revisions)
 	for _, s := range streams {
-		if err := g.revised(s.ctx, s.method, s.caller); err != nil {
-			s.end(err)
-			ended++
-		}
+		group.Go(func() error {
+			if err := g.revised(s.ctx, s.method, s.call); err != nil && s.ctx.Err() == nil {
+				s.end(g.status(s.ctx, s.method, err))
+				ended.Add(1)
+			}
+			return nil
+		})
 	}
-	if ended > 0 {
-		g.log.Warn("streams ended: their callers may not have them any more", slog.Int("count", ended))
+	_ = group.Wait()
+	if n := ended.Load(); n > 0 {
+		g.log.Warn("streams ended: their callers may not have them any more", slog.Int64("count", n))
 	}
 }
 

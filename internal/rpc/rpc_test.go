@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -220,7 +221,9 @@ func TestHealthIsPerService(t *testing.T) {
 
 type deny struct{}
 
-func (deny) Authorize(context.Context, string) (string, error) { return "", errors.New("never") }
+func (deny) Authorize(context.Context, string) (*access.Identity, error) {
+	return nil, errors.New("never")
+}
 
 func TestTokensDecideWhoMayCallWhat(t *testing.T) {
 	t.Parallel()

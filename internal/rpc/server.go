@@ -24,6 +24,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // Options are the parts a server is built with, all of them optional.
@@ -38,6 +40,10 @@ type Options struct {
 	Rules []Rule
 	// Authorizer replaces the one the configuration chooses.
 	Authorizer Authorizer
+	// Permit decides about each unary call once its message is read, and again when
+	// what is authorized has changed before its answer is sent. An error is the
+	// call's. Default: none is refused.
+	Permit func(ctx context.Context, method string, req any) error
 	// Extra are further options, such as a codec.
 	Extra []grpc.ServerOption
 	// MessageBytes bounds the received messages of single methods, by full name, below
@@ -116,7 +122,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	}
 	g := &guard{
 		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, spans: makesSpans(o.Tracer),
-		revisable: newRevisable(), methods: map[string]*reception{}, unmarshal: o.Unmarshal,
+		revisable: newRevisable(), methods: map[string]*reception{}, unmarshal: o.Unmarshal, allow: o.Permit,
 	}
 	if g.unmarshal == nil {
 		g.unmarshal = encoding.GetCodecV2("proto").Unmarshal
@@ -141,7 +147,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		options = append(options, grpc.NumStreamWorkers(uint32(cfg.StreamWorkers)))
 	}
 	if cfg.TLS.CertFile != "" {
-		conf, err := cfg.TLS.server()
+		conf, err := certs.Server(cfg.TLS, cfg.Auth.Mode == AuthIdentities, "h2")
 		if err != nil {
 			return nil, err
 		}
@@ -180,6 +186,10 @@ func otelOptions(tracer trace.TracerProvider) []otelgrpc.Option {
 
 // Propagator is the trace context format of every part: W3C.
 func Propagator() propagation.TextMapPropagator { return propagation.TraceContext{} }
+
+// Aside registers services that have no health of their own: the server serves
+// without them.
+func (s *Server) Aside() grpc.ServiceRegistrar { return registrar{s} }
 
 // RegisterService implements grpc.ServiceRegistrar. The service is NOT_SERVING
 // until [Server.SetServing] says otherwise. It must come before Serve.
