@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,44 +18,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
-
-// AdminConfig says where the admin HTTP server listens.
-type AdminConfig struct {
-	// Listen is host:port. Default 127.0.0.1:0. "off" serves nothing.
-	Listen string
-	// Insecure permits an address beyond loopback: this port has neither TLS
-	// nor authentication.
-	Insecure bool
-	// Pprof adds /debug/pprof, without the command line. Anyone who can reach the port
-	// can then make the process work, and read names of what it holds from a profile
-	// or trace.
-	Pprof bool
-}
-
-// Validate applies the rule of the open door ([rpc.CheckOpen]).
-func (c AdminConfig) Validate() error {
-	if c.Listen == "" || c.Listen == "off" {
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return fmt.Errorf("telemetry: admin address %q: %w", c.Listen, err)
-	}
-	if err := rpc.CheckOpen(c.Listen, false, c.Insecure); err != nil {
-		return fmt.Errorf("telemetry: admin: %w", err)
-	}
-	return nil
-}
 
 // Admin serves /metrics, /healthz, /readyz and, when asked to, /debug/pprof.
 //
 // /readyz answers 200 when every named check passes, else 503; with ?verbose it
-// lists them as JSON. /healthz says only that the process answers.
+// lists them as JSON. /healthz says only that the process answers. Where callers must
+// be known, a stranger is answered 401, but for /healthz and the bare status of /readyz,
+// so that probes need no credentials.
 type Admin struct {
-	cfg AdminConfig
-	mux *http.ServeMux
-	log *slog.Logger
+	cfg    AdminConfig
+	mux    *http.ServeMux
+	tls    *tls.Config // nil for plain text
+	tokens *rpc.Tokens // nil without a token file
+	log    *slog.Logger
 
 	mu     sync.Mutex // guards checks
 	checks map[string]Check
@@ -92,6 +71,19 @@ func NewAdmin(cfg AdminConfig, g prometheus.Gatherer, log *slog.Logger) (*Admin,
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Admin{cfg: cfg, mux: http.NewServeMux(), log: log, checks: map[string]Check{}}
+	if cfg.Listen != "off" {
+		var err error
+		if cfg.TLS.CertFile != "" {
+			if a.tls, err = certs.Server(cfg.TLS, true, "h2", "http/1.1"); err != nil {
+				return nil, fmt.Errorf("telemetry: admin: %w", err)
+			}
+		}
+		if cfg.TokenFile != "" {
+			if a.tokens, err = rpc.NewTokens(rpc.AuthConfig{TokenFile: cfg.TokenFile}, log); err != nil {
+				return nil, fmt.Errorf("telemetry: admin: %w", err)
+			}
+		}
+	}
 	if g != nil {
 		a.mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	}
@@ -117,9 +109,6 @@ func (a *Admin) Ready(name string, check Check) {
 
 // Handle adds a page. The pattern is as for http.ServeMux.
 func (a *Admin) Handle(pattern string, h http.Handler) { a.mux.Handle(pattern, h) }
-
-// ServeHTTP answers a request; it lets a test call the pages without a port.
-func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
 
 // CheckResult is one line of /readyz?verbose.
 type CheckResult struct {
@@ -209,9 +198,15 @@ func (a *Admin) Serve(ctx context.Context, lis net.Listener) error {
 		<-ctx.Done()
 		return nil
 	}
-	srv := &http.Server{Handler: a.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	srv := &http.Server{Handler: a, TLSConfig: a.tls, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(lis) }()
+	go func() {
+		if a.tls != nil {
+			done <- srv.ServeTLS(lis, "", "")
+			return
+		}
+		done <- srv.Serve(lis)
+	}()
 	select {
 	case err := <-done:
 		return fmt.Errorf("telemetry: admin: %w", err)

@@ -23,6 +23,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // Config says what a service tells about itself. Its zero value logs text at
@@ -48,6 +50,8 @@ type Config struct {
 	Instance string
 	// Version is the version of the binary, if known.
 	Version string
+	// Certificates are PEM files by their use, whose expiry is a metric.
+	Certificates map[string]string
 }
 
 // Telemetry holds what a service reports with. All fields are set.
@@ -100,6 +104,9 @@ func Setup(ctx context.Context, c Config) (*Telemetry, error) {
 		Tracer: noop.NewTracerProvider(), shutdown: func(context.Context) error { return nil },
 	}
 	t.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if len(c.Certificates) > 0 {
+		t.Registry.MustRegister(certs.NewCollector(c.Certificates))
+	}
 	if c.OTLPEndpoint == "" {
 		return t, nil
 	}
