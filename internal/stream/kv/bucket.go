@@ -24,6 +24,11 @@ const (
 	bucketSubjects = "$KV."
 )
 
+// Subjects are those on which a service publishes that makes and writes a bucket.
+func Subjects(name string) []string {
+	return []string{bucketSubjects + name + ".>", "$JS.API.STREAM.CREATE." + bucketStream + name}
+}
+
 // answerWithin is how long an answer to one request is waited for, however long the caller would:
 // what is sent to a bucket while it is deleted and made again may never be answered.
 const answerWithin = 5 * time.Second

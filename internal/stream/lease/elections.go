@@ -36,7 +36,7 @@ func (e *Elections) apart(ctx context.Context) (*presence, error) {
 	}
 	if e.presence == nil {
 		cfg := e.c.Config
-		cfg.Name += "-leases"
+		cfg.Name = ConnectionName(cfg.Name)
 		c, err := link.Dial(ctx, cfg)
 		if err != nil {
 			return nil, err

@@ -22,6 +22,16 @@ const (
 	leaseSubject = "deltaplane.lease."
 )
 
+// What leases take of the server: a bucket, and subjects that are published and subscribed to.
+var (
+	Buckets  = []string{leaseBucket}
+	Subjects = []string{aliveSubject + ">", leaseSubject + ">"}
+)
+
+// ConnectionName is the name of the connection that leases have for themselves, beside one of a
+// name.
+func ConnectionName(name string) string { return name + "-leases" }
+
 // Config names a lease.
 type Config struct {
 	// Name of the lease, such as a collection's.

@@ -193,7 +193,7 @@ func (p *peer) silence() time.Duration {
 
 func (p *peer) run(ctx context.Context, self *presence) {
 	c := self.c
-	inbox := nats.NewInbox()
+	inbox := c.NATS.NewInbox()
 	sub, err := c.NATS.Subscribe(inbox+".*", func(m *nats.Msg) { p.answer(m, m.Subject == inbox+".self") })
 	if err != nil {
 		return // the connection was closed

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -104,6 +105,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	c := &Conn{Config: cfg, Events: NewSignal(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
+		nats.CustomInboxPrefix(Inboxes(cfg.Name)),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
@@ -149,6 +151,17 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, fmt.Errorf("check jetstream: %w", err)
 	}
 	return c, nil
+}
+
+// Inboxes is the prefix of the subjects on which answers come: one of each connection's name, so
+// that the server can keep the answers of one service from another.
+func Inboxes(name string) string {
+	return "_INBOX." + strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, name)
 }
 
 // Reconnected is closed at the next reconnect.

@@ -21,6 +21,9 @@ import (
 // consumerBucket holds what each durable consumer last acknowledged.
 const consumerBucket = "deltaplane-consumers"
 
+// Buckets are those that [Consume] writes.
+var Buckets = []string{consumerBucket}
+
 // Gap says why the keys named so far may not be all that matter: the consumer's owner must enqueue
 // every key.
 type Gap string

@@ -95,7 +95,7 @@ func New(ctx context.Context, c *link.Conn, col delta.Collection, cfg Config) (*
 	}
 	w := &Writer{
 		c: c, col: col, name: col.StreamName(), holder: cfg.Holder, term: cfg.Term,
-		inbox: nats.NewInbox(), moved: make(chan struct{}, 1),
+		inbox: c.NATS.NewInbox(), moved: make(chan struct{}, 1),
 	}
 	w.share = c.Share(w.wake)
 	sub, err := c.NATS.Subscribe(w.inbox+".*.*", w.onAck)
