@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
@@ -27,6 +28,9 @@ const (
 	TierCompact = follow.TierCompact
 )
 
+// Buckets are those of NATS that an indexer writes.
+var Buckets = define.Buckets
+
 // Config says what an indexer follows and how it answers. The zero value
 // follows every collection that has a log and listens on a free loopback port.
 type Config struct {
@@ -34,6 +38,8 @@ type Config struct {
 	RPC rpc.ServerConfig
 	// Admin is where metrics, readiness and profiles are served.
 	Admin telemetry.AdminConfig
+	// Access says who decides what callers may do. Default: every caller may do everything.
+	Access authority.Config
 	// Collections to follow, by whole name ("dev/pods.v1"). Empty: every one
 	// that has a log. Those named are known, and not synced, before their log is.
 	Collections []string
@@ -117,6 +123,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	c.RPC = c.Access.Applied(c.RPC)
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
 	c.ForgetAfter = cmp.Or(c.ForgetAfter, time.Minute)
 	if c.Fields == nil {
@@ -175,7 +182,7 @@ func (c Config) MemoryNeed() int {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Admin.Validate()}
+	errs := []error{c.RPC.Validate(), c.Access.Validate(c.RPC.Auth), c.Admin.Validate()}
 	for _, name := range c.Collections {
 		if _, err := delta.ParseCollection(name); err != nil {
 			errs = append(errs, fmt.Errorf("indexer: collections: %w", err))

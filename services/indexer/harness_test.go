@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		// Of a stream that was requested while the server stopped.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"), // idle, of a real API server
 	)
 }
 

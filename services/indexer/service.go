@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
@@ -49,22 +51,30 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if s.collections, err = follow.New(cfg.follow(), log, tel); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	s.rpc, err = rpc.NewServer(cfg.RPC, wire.ServerOptions(rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer}))
+	auth, err := authority.New(cfg.Access, cfg.RPC.Auth, tel.Log, tel.Registry)
 	if err != nil {
 		return nil, err
 	}
+	gate := grant.Gate{Authority: auth}
+	s.rpc, err = rpc.NewServer(cfg.RPC, wire.ServerOptions(rpc.Options{
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Authorizer: auth.Authorizer(),
+	}))
+	if err != nil {
+		return nil, err
+	}
+	authority.Register(s.rpc.Aside(), auth)
 	waits := &consistency.Waits{DefaultWait: cfg.DefaultWait, MaxWait: cfg.MaxWait, Stopping: s.rpc.Stopping()}
-	if s.reader, err = read.New(cfg.read(), s.collections, waits, tel.Registry); err != nil {
+	if s.reader, err = read.New(cfg.read(), s.collections, waits, gate, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if s.watches, err = watch.New(cfg.watch(), s.collections, waits, requests, limited, tel.Registry); err != nil {
+	if s.watches, err = watch.New(cfg.watch(), s.collections, waits, gate, requests, limited, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
 	if err := s.collections.Open(s.rpc, s.watches.Observe); err != nil {
 		return nil, err
 	}
 	err = wire.Register(cfg.wire(), wire.Parts{
-		Collections: s.collections, Reader: s.reader, Watches: s.watches, Waits: waits, Requests: requests, Slog: tel.Log, Registry: tel.Registry,
+		Collections: s.collections, Reader: s.reader, Watches: s.watches, Waits: waits, Gate: gate, Requests: requests, Slog: tel.Log, Registry: tel.Registry,
 	}, s.rpc)
 	if err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)

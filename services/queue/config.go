@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue/maintain"
@@ -21,6 +22,8 @@ type Config struct {
 	RPC rpc.ServerConfig
 	// Admin is where metrics, readiness and profiles are served.
 	Admin telemetry.AdminConfig
+	// Access says who decides what callers may do. Default: every caller may do everything.
+	Access authority.Config
 	// Queues exist from the start, and are made again when the store lost them.
 	Queues []QueueConfig
 
@@ -84,6 +87,7 @@ type QueueConfig struct {
 }
 
 func (c Config) withDefaults() Config {
+	c.RPC = c.Access.Applied(c.RPC)
 	c.CloseGrace = cmp.Or(c.CloseGrace, time.Second)
 	c.FallbackEvery = cmp.Or(c.FallbackEvery, 5*time.Second)
 	c.StopGrace = cmp.Or(c.StopGrace, 2*time.Second)
@@ -98,7 +102,7 @@ func (c Config) withDefaults() Config {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Admin.Validate()}
+	errs := []error{c.RPC.Validate(), c.Access.Validate(c.RPC.Auth), c.Admin.Validate()}
 	seen := map[string]bool{}
 	for _, q := range c.Queues {
 		if err := wire.CheckName(q.Name); err != nil {

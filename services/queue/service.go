@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue/admin"
@@ -92,17 +93,24 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.Whole, Held: s.sessions.Held})); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
+	auth, err := authority.New(cfg.Access, cfg.RPC.Auth, tel.Log, tel.Registry)
+	if err != nil {
+		return nil, err
+	}
+	permits := permits{authority: auth, sessions: s.sessions}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: wire.Rules, Extra: wire.ServerOptions(), MessageBytes: wire.RequestBytes(),
+		Authorizer: auth.Authorizer(), Permit: permits.call,
 	})
 	if err != nil {
 		return nil, err
 	}
+	authority.Register(s.rpc.Aside(), auth)
 	s.upkeep = maintain.New(maintain.Config{
 		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
 		SetServing: s.setServing, Tick: s.sessions.ForgetIdle,
 	}, condition)
-	s.servers = s.answering(cfg, set, events, reader)
+	s.servers = s.answering(cfg, set, events, reader, permits)
 	s.servers.register(s.rpc)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
@@ -114,21 +122,24 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader) *servers {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader, may permits) *servers {
 	stopping := s.rpc.Stopping()
 	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &servers{
 		queue: &queueServer{
 			workCalls: &work.Server{
-				Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
+				Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, Permit: may.stream,
+				StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 			},
 			sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
 			produceCalls: &produce.Server{
-				Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
+				Queues: s.queues, Sessions: s.sessions, Metrics: set, Permit: may.message, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 			},
 			lenCall: reader,
 		},
-		admin:   &adminServer{adminCalls: &admin.Server{Queues: s.queues, Look: reader, History: events, MaxQueues: cfg.MaxQueues, Stopping: stopping}},
+		admin: &adminServer{adminCalls: &admin.Server{
+			Queues: s.queues, Look: reader, History: events, Permit: may.stream, MaxQueues: cfg.MaxQueues, Stopping: stopping,
+		}},
 		backoff: &backoffServer{backoffCalls: &backoff.Server{Queues: s.queues}},
 	}
 }

@@ -36,6 +36,9 @@ func (v *server) AddReflection(ctx context.Context, req *reflectorv1.AddReflecti
 	if s.cluster(name) == nil {
 		return nil, fmt.Errorf("%w: %.100q; this process mirrors %s", errNoCluster, name, strings.Join(s.cfg.clusterNames(), ", "))
 	}
+	if err := s.permitAdd(ctx, spec); err != nil {
+		return nil, err
+	}
 	same := s.sameAs(ctx, spec)
 	if kept, err := s.fixed(spec, req.GetReplace(), same); kept != nil || err != nil {
 		return &reflectorv1.AddReflectionResponse{Spec: kept}, err
@@ -106,26 +109,31 @@ func (s *Service) fixed(spec Resource, replace bool, same func(Resource) bool) (
 	return nil, nil
 }
 
-// sameAs tells whether another spec is for the same resource as spec: written the same, or known to
-// be found under both names.
+// sameAs tells whether another spec is for the same resource as spec: written the same, or found
+// under both names. It asks the API server, within identifyWithin for all specs together, for those
+// that this process has not found yet: one that was added a moment ago is among them.
 func (s *Service) sameAs(ctx context.Context, spec Resource) func(Resource) bool {
-	known := map[string]delta.Collection{}
+	deadline := time.Now().Add(identifyWithin)
+	found := map[string]delta.Collection{}
 	s.mu.Lock()
 	for _, r := range s.reflections {
 		if r.resource.Kind != "" {
-			known[r.want.String()] = r.col
+			found[r.want.String()] = r.col
 		}
 	}
 	s.mu.Unlock()
-	mine, ok := known[spec.String()]
-	if !ok && spec.Name != everything {
-		short, cancel := context.WithTimeout(ctx, identifyWithin)
-		defer cancel()
-		resource, version, group := spec.parts()
-		col := delta.Collection{Cluster: spec.Cluster, Group: group, Version: version, Resource: resource}
-		if res, _, err := s.cluster(spec.Cluster).catalog.find(short, col, time.Now().Add(-s.cfg.DiscoverEvery)); err == nil {
-			mine, ok = res.Collection(spec.Cluster), true
+	find := func(x Resource) (delta.Collection, bool) {
+		if col, ok := found[x.String()]; ok || x.Name == everything {
+			return col, ok
 		}
+		short, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		res, err := s.served(short, x, time.Now().Add(-s.cfg.DiscoverEvery))
+		if err != nil {
+			return delta.Collection{}, false
+		}
+		found[x.String()] = res.Collection(x.Cluster)
+		return found[x.String()], true
 	}
 	return func(other Resource) bool {
 		if other.Cluster == "" {
@@ -134,9 +142,24 @@ func (s *Service) sameAs(ctx context.Context, spec Resource) func(Resource) bool
 		if other.String() == spec.String() {
 			return true
 		}
-		theirs, found := known[other.String()]
-		return ok && found && theirs == mine
+		if other.Cluster != spec.Cluster {
+			return false
+		}
+		mine, ok := find(spec)
+		if !ok {
+			return false
+		}
+		theirs, ok := find(other)
+		return ok && theirs == mine
 	}
+}
+
+// served is the API server's resource of a spec, by answers that were asked for after since.
+func (s *Service) served(ctx context.Context, spec Resource, since time.Time) (kube.Resource, error) {
+	resource, version, group := spec.parts()
+	col := delta.Collection{Cluster: spec.Cluster, Group: group, Version: version, Resource: resource}
+	res, _, err := s.cluster(spec.Cluster).catalog.find(ctx, col, since)
+	return res, err
 }
 
 // unserved reports that the API server has just said that there is no such resource.
@@ -146,9 +169,7 @@ func (s *Service) unserved(ctx context.Context, spec Resource) bool {
 	}
 	short, cancel := context.WithTimeout(ctx, identifyWithin)
 	defer cancel()
-	resource, version, group := spec.parts()
-	col := delta.Collection{Cluster: spec.Cluster, Group: group, Version: version, Resource: resource}
-	_, _, err := s.cluster(spec.Cluster).catalog.find(short, col, time.Now())
+	_, err := s.served(short, spec, time.Now())
 	return errors.Is(err, kube.ErrNotServed)
 }
 
@@ -175,6 +196,9 @@ func (v *server) RemoveReflection(ctx context.Context, req *reflectorv1.RemoveRe
 	}
 	if s.cluster(name) == nil {
 		return nil, fmt.Errorf("%w: no cluster %.100q; this process mirrors %s", errNotAdded, name, strings.Join(s.cfg.clusterNames(), ", "))
+	}
+	if err := s.permit(ctx, "delete", name, resource); err != nil {
+		return nil, err
 	}
 	means := s.meaning(name, resource)
 	resp := &reflectorv1.RemoveReflectionResponse{}

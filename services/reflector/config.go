@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -21,6 +22,8 @@ type Config struct {
 	RPC rpc.ServerConfig
 	// Admin is where metrics, readiness and profiles are served.
 	Admin telemetry.AdminConfig
+	// Access says who decides what callers may do. Default: every caller may do everything.
+	Access authority.Config
 	// Cluster is the name that the collections of the API server given to [New] carry; default "dev".
 	Cluster string
 	// Clusters are mirrored beside it. One that cannot be reached holds no other back. The same API
@@ -90,6 +93,7 @@ func DefaultResources() []Resource {
 }
 
 func (c Config) withDefaults() Config {
+	c.RPC = c.Access.Applied(c.RPC)
 	c.Cluster = cmp.Or(c.Cluster, "dev")
 	if len(c.Resources) == 0 {
 		c.Resources = DefaultResources()
@@ -114,7 +118,7 @@ func (c Config) withDefaults() Config {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate(), c.WatchList.validate()}
+	errs := []error{c.RPC.Validate(), c.Access.Validate(c.RPC.Auth), c.Admin.Validate(), c.Backoff.validate(), c.WatchList.validate()}
 	errs = append(errs, c.checkClusters(), c.checkResources())
 	if c.MaxAdded < 0 {
 		errs = append(errs, fmt.Errorf("reflector: max added %d: must not be negative", c.MaxAdded))

@@ -21,6 +21,9 @@ import (
 //	relist/COLLECTION  a list is asked for; empty once the leader has begun it
 const reflectionsBucket = "deltaplane-reflections"
 
+// Buckets are those of NATS that a reflector writes.
+var Buckets = []string{reflectionsBucket}
+
 // Kinds of keys.
 const (
 	keyAdded  = "added"

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -20,16 +21,17 @@ import (
 
 // Service is a reflector for one or several clusters. Make it with New, run it once.
 type Service struct {
-	cfg      Config
-	log      *stream.Conn
-	clusters []*cluster // by name
-	registry *registry
-	slog     *slog.Logger
-	tracer   trace.Tracer
-	metrics  *metrics
-	faults   *logDeduplicator
-	rpc      *rpc.Server
-	admin    *telemetry.Admin
+	cfg       Config
+	log       *stream.Conn
+	clusters  []*cluster // by name
+	registry  *registry
+	authority *authority.Authority // nil: every caller may do everything
+	slog      *slog.Logger
+	tracer    trace.Tracer
+	metrics   *metrics
+	faults    *logDeduplicator
+	rpc       *rpc.Server
+	admin     *telemetry.Admin
 
 	loops sync.WaitGroup // everything that mirrors
 
@@ -73,10 +75,16 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	for _, m := range reflectorv1.ReflectorService_ServiceDesc.Methods {
 		bounds["/"+reflectorv1.ReflectorService_ServiceDesc.ServiceName+"/"+m.MethodName] = 1 << 20
 	}
-	s.rpc, err = rpc.NewServer(s.cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, MessageBytes: bounds})
+	if s.authority, err = authority.New(s.cfg.Access, s.cfg.RPC.Auth, tel.Log, tel.Registry); err != nil {
+		return nil, err
+	}
+	s.rpc, err = rpc.NewServer(s.cfg.RPC, rpc.Options{
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, MessageBytes: bounds, Authorizer: s.authority.Authorizer(),
+	})
 	if err != nil {
 		return nil, err
 	}
+	authority.Register(s.rpc.Aside(), s.authority)
 	reflectorv1.RegisterReflectorServiceServer(s.rpc, &server{s: s})
 	if s.admin, err = telemetry.NewAdmin(s.cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err

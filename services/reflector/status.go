@@ -47,9 +47,16 @@ type server struct {
 }
 
 // ListReflections tells the state of every reflection.
-func (v *server) ListReflections(_ context.Context, req *reflectorv1.ListReflectionsRequest) (*reflectorv1.ListReflectionsResponse, error) {
+func (v *server) ListReflections(ctx context.Context, req *reflectorv1.ListReflectionsRequest) (*reflectorv1.ListReflectionsResponse, error) {
+	clusters, err := v.listed(ctx)
+	if err != nil {
+		return nil, err
+	}
 	resp := &reflectorv1.ListReflectionsResponse{}
 	for _, r := range v.s.all() {
+		if !clusters[r.want.Cluster] {
+			continue
+		}
 		p := r.state.proto()
 		if req.GetCollection() == "" || matches(p.GetCollection(), req.GetCollection()) {
 			resp.Reflections = append(resp.Reflections, p)
@@ -91,12 +98,17 @@ func (v *server) Relist(ctx context.Context, req *reflectorv1.RelistRequest) (*r
 			found, names = append(found, r), append(names, name)
 		}
 	}
-	switch {
-	case len(found) == 0:
+	switch clusters, err := v.listed(ctx); {
+	case err != nil:
+		return nil, err
+	case len(found) == 0 || !clusters[found[0].want.Cluster]:
 		return nil, v.s.unknown(req.GetCollection())
 	case len(found) > 1:
 		slices.Sort(names)
 		return nil, rpc.InvalidArgument("collection", "means several: "+strings.Join(names, ", "))
+	}
+	if err := v.s.permit(ctx, "update", found[0].want.Cluster, found[0].want.Name); err != nil {
+		return nil, err
 	}
 	if !v.s.resolved(found[0]) {
 		found[0].retryNow() // it is looked for at once, and listed when it is found

@@ -21,6 +21,9 @@ import (
 // them means every cluster.
 const definitionsBucket = "deltaplane-indexes"
 
+// Buckets are those of NATS that an indexer writes.
+var Buckets = []string{definitionsBucket}
+
 // maxSetBytes bounds the value of a key; NATS takes up to 1 MiB.
 const maxSetBytes = 512 << 10
 

@@ -50,8 +50,8 @@ func (c *Indexes) UnknownIndex(name string) error {
 	return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
 }
 
-// namedUnindexed is how many of the objects that an index has no values for are named.
-const namedUnindexed = 10
+// NamedUnindexed is how many of the objects that an index has no values for are named.
+const NamedUnindexed = 10
 
 // Indexers describes what a collection has in a snapshot, and what is declared
 // for it beside, by name.
@@ -74,7 +74,7 @@ func (c *Indexes) Indexers(snap *store.Snapshot) []*indexv1.Indexer {
 			x.State, x.CompleteFrom = indexv1.IndexerState_INDEXER_STATE_READY, &deltav1.Revision{Epoch: info.CompleteFrom.Epoch, ResourceVersion: info.CompleteFrom.RV}
 		}
 		if info.Failed > 0 {
-			_, keys := snap.UnindexedKeys(info.Name, namedUnindexed)
+			_, keys := snap.UnindexedKeys(info.Name, NamedUnindexed)
 			x.LastError, x.UnindexedKeys = info.Err.Error(), keys
 		}
 		list = append(list, x)
@@ -119,7 +119,7 @@ func (c *Indexes) AwaitBuilt(ctx context.Context, list []definition.Definition, 
 // Unindexed are the objects for which an index of a snapshot has no values; nil
 // when there are none.
 func (c *Indexes) Unindexed(snap *store.Snapshot, index string) *indexv1.UnindexedObjects {
-	n, keys := snap.UnindexedKeys(index, namedUnindexed)
+	n, keys := snap.UnindexedKeys(index, NamedUnindexed)
 	if n == 0 {
 		return nil
 	}

@@ -19,6 +19,7 @@ type Filter struct {
 	Choice
 	ByField []string // the index of each field, "" for none
 	none    bool     // nothing can match
+	limited bool     // Namespaces are all that the caller may see
 }
 
 // New checks that the collection has the namespaces and fields a choice
@@ -62,7 +63,7 @@ func (f *Filter) all() bool {
 // it must not look as if it did not exist. So is one of which a field could not
 // be read, as far as that field goes.
 func (f *Filter) Match(snap *store.Snapshot, o *store.Object) bool {
-	if f.none || f.Namespaces != nil && !Contains(f.Namespaces, o.Namespace()) {
+	if !f.Sees(o.Namespace()) {
 		return false
 	}
 	for i := range f.Fields {
@@ -145,7 +146,7 @@ type Source struct {
 }
 
 // Vouch returns, of a strict filter, the error of an index that it goes by and
-// that has no values for some objects.
+// that has no values for some objects, of those that are visible.
 func (f *Filter) Vouch(snap *store.Snapshot) error {
 	if !f.Strict {
 		return nil
@@ -155,7 +156,12 @@ func (f *Filter) Vouch(snap *store.Snapshot) error {
 			continue
 		}
 		_, err := snap.ByIndex(index)
-		if failed, ok := errors.AsType[*store.FailedError](err); ok {
+		failed, ok := errors.AsType[*store.FailedError](err)
+		if ok && f.limited {
+			n, _ := f.unindexed(snap, index)
+			ok = n > 0
+		}
+		if ok {
 			return failed
 		}
 	}
@@ -171,7 +177,7 @@ func (f *Filter) Source(snap *store.Snapshot) (Source, error) {
 	}
 	if f.Index != "" {
 		hits, err := snap.ByIndex(f.Index, f.Values...)
-		if err := Tolerate(err, f.Strict); err != nil {
+		if err := Tolerate(err, false); err != nil { // a strict filter was vouched for
 			return s, err
 		}
 		s.Hits, s.Whole, s.Total = hits, false, hits.Len()
@@ -251,6 +257,23 @@ func (s *Source) scope() error {
 		s.Exact = s.filter.all()
 	}
 	return nil
+}
+
+// Bound is at least how many objects the filter takes: a number that says nothing of other
+// namespaces than the filter's.
+func (s *Source) Bound() int {
+	if s.filter.Namespaces == nil || s.filter.none {
+		return s.Total
+	}
+	n := 0
+	for _, ns := range s.filter.Namespaces {
+		hits, err := s.Snap.ByIndex(define.NamespaceIndex, ns)
+		if err != nil {
+			return s.Total
+		}
+		n += hits.Len()
+	}
+	return n
 }
 
 // After walks the list from behind a key; "" begins at the first. Namespaces

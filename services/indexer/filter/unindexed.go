@@ -24,14 +24,24 @@ func (f *Filter) Unindexed(c *follow.Collection, snap *store.Snapshot) (list []*
 		if index == "" || index == f.Index || slices.Contains(f.ByField[:i], index) {
 			continue
 		}
-		if u := c.Indexes.Unindexed(snap, index); u != nil {
-			list = append(list, u)
-		}
+		list = f.appendUnindexed(list, c, snap, index)
 	}
 	if f.Index != "" {
-		if u := c.Indexes.Unindexed(snap, f.Index); u != nil {
-			list = append(list, u)
-		}
+		list = f.appendUnindexed(list, c, snap, f.Index)
 	}
 	return list
+}
+
+func (f *Filter) appendUnindexed(list []*indexv1.UnindexedObjects, c *follow.Collection, snap *store.Snapshot, index string) []*indexv1.UnindexedObjects {
+	u := c.Indexes.Unindexed(snap, index)
+	if u != nil && f.limited {
+		n, keys := f.unindexed(snap, index)
+		if u = nil; n > 0 {
+			u = &indexv1.UnindexedObjects{Index: index, Count: int64(n), Keys: keys, Collection: c.Name}
+		}
+	}
+	if u == nil {
+		return list
+	}
+	return append(list, u)
 }

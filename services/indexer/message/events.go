@@ -22,6 +22,7 @@ const PartCost = 48
 type Trailer struct {
 	At, Told        delta.Position
 	Selection       uint64
+	Scope           uint64
 	Revision, Upper delta.Revision
 }
 
@@ -72,7 +73,7 @@ func MergeEvents(list []*Events) *Frame {
 // Trailer ends a WatchResponse.
 func (o *Writer) Trailer(t Trailer) {
 	if !t.At.IsZero() || !t.Told.IsZero() {
-		o.Head(5, positionLen(t.At)+positionLen(t.Told)+uintLen(t.Selection))
+		o.Head(5, positionLen(t.At)+positionLen(t.Told)+uintLen(t.Selection)+uintLen(t.Scope))
 		o.Uint(1, t.At.Epoch)
 		o.Uint(2, t.At.Sequence)
 		o.Uint(3, t.At.Term)
@@ -80,6 +81,7 @@ func (o *Writer) Trailer(t Trailer) {
 		o.Uint(5, t.Told.Sequence)
 		o.Uint(6, t.Told.Term)
 		o.Uint(7, t.Selection)
+		o.Uint(8, t.Scope)
 	}
 	if !t.Revision.IsZero() {
 		o.revision(6, t.Revision)

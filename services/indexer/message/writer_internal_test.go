@@ -100,10 +100,10 @@ func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
 		at, atMsg := r.position()
 		told, toldMsg := r.position()
 		atMsg.ToldEpoch, atMsg.ToldSequence, atMsg.ToldTerm = toldMsg.GetEpoch(), toldMsg.GetSequence(), toldMsg.GetTerm()
-		atMsg.Selection = r.Uint64()
+		atMsg.Selection, atMsg.Scope = r.Uint64(), r.Uint64()
 		resp := &indexv1.WatchResponse{}
 		upper, upperMsg := r.revision()
-		decode(t, EncodeEvents(list, false, Trailer{at, told, atMsg.GetSelection(), rev, upper}).Frame, resp)
+		decode(t, EncodeEvents(list, false, Trailer{at, told, atMsg.GetSelection(), atMsg.GetScope(), rev, upper}).Frame, resp)
 		same(t, "WatchResponse", &indexv1.WatchResponse{
 			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg, Upper: upperMsg,
 		}, resp)

@@ -9,7 +9,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
-	"github.com/deltaplane/deltaplane/services/indexer/filter"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -36,7 +36,11 @@ func (s *Reader) Get(ctx context.Context, req *indexv1.GetRequest) (*message.Wri
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.Read(ctx, c, req.GetConsistency())
+	g, err := s.gate.Objects(ctx, c.ID, req.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.readAs(ctx, &g, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +80,11 @@ func (s *Reader) BatchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.Read(ctx, c, req.GetConsistency())
+	g, err := s.gate.Objects(ctx, c.ID, req.GetKeys()...)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.readAs(ctx, &g, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +132,11 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
-	snap, err := s.Read(ctx, c, req.GetConsistency())
+	g, err := s.permit(ctx, &target{one: c}, grant.Reach{}, req.GetVisibleOnly())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.readAs(ctx, &g, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -132,14 +144,18 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	if err != nil {
 		return nil, c.Indexes.IndexError(err)
 	}
-	hits, err := snap.ByIndex(req.GetIndex(), values...)
-	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, c.Indexes.IndexError(err)
+	f := under(c, &g, req.GetIndex(), req.GetStrict(), values...)
+	src, err := f.Source(snap)
+	if err != nil {
+		return nil, c.Indexes.IndexError(g.Failed(ctx, c.Name, err))
 	}
 	o := message.New()
 	var faulty []string
 	beside := 0 // about what it takes to name them
-	for obj := range hits.After("") {
+	for obj := range src.After("") {
+		if !src.Exact && !f.Match(snap, obj) {
+			continue
+		}
 		if !o.Object(obj, &p, "") {
 			faulty = append(faulty, obj.Key())
 			beside += naming(obj.Key(), "")
@@ -155,8 +171,6 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	for _, key := range faulty {
 		o.Element(4, key)
 	}
-	if u := c.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
-		o.Unindexed([]*indexv1.UnindexedObjects{u})
-	}
+	o.Unindexed(g.Unindexed(ctx, f.Unindexed(c, snap)))
 	return o, nil
 }

@@ -7,6 +7,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -38,11 +39,15 @@ func (s *Reader) List(ctx context.Context, req *indexv1.ListRequest) (*message.W
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.page(ctx, req, &t, defaultPage)
+	g, err := s.permit(ctx, &t, grant.Reach{Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector()}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
+	p, err := s.page(ctx, req, &t, defaultPage, &g)
+	if err != nil {
+		return nil, err
+	}
+	return p.answer(ctx, &t, filters, &proj, &g, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
 // ByIndex answers with a page of the objects under values of an index.
@@ -72,11 +77,17 @@ func (s *Reader) ByIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*mes
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.page(ctx, req, &t, maxPage)
+	g, err := s.permit(ctx, &t, grant.Reach{
+		Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Index: ch.Index, Values: ch.Values,
+	}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, &t, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6, leftOut: 7, upper: 8})
+	p, err := s.page(ctx, req, &t, maxPage, &g)
+	if err != nil {
+		return nil, err
+	}
+	return p.answer(ctx, &t, filters, &proj, &g, answerFields{quarantined: 4, revisions: 5, named: 6, leftOut: 7, upper: 8})
 }
 
 // filters are a choice made ready for each collection of a target.
@@ -103,6 +114,19 @@ func (t *target) filters(ch filter.Choice) (filters, error) {
 	return fs, nil
 }
 
+// see leaves of each filter what a caller may see.
+func (fs *filters) see(t *target, g *grant.Grant) {
+	if !g.Limited() {
+		return
+	}
+	if t.one != nil {
+		fs.one.See(g.Scope(t.one.ID))
+	}
+	for c, f := range fs.many {
+		f.See(g.Scope(c.ID))
+	}
+}
+
 func (fs *filters) of(c *follow.Collection) *filter.Filter {
 	if f, ok := fs.many[c]; ok {
 		return f
@@ -111,7 +135,8 @@ func (fs *filters) of(c *follow.Collection) *filter.Filter {
 }
 
 // answer writes a page.
-func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.Projection, fields answerFields) (*message.Writer, error) {
+func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.Projection, g *grant.Grant, fields answerFields) (*message.Writer, error) {
+	fs.see(t, g)
 	w := pageWriter{p: p, o: message.New(), proj: proj, lastAt: p.at}
 	more, total := false, uint64(0)
 	for at, part := range p.parts {
@@ -121,9 +146,11 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.
 		f := fs.of(part.c)
 		src, err := f.Source(part.snap)
 		if err != nil {
-			return nil, part.c.Indexes.IndexError(err)
+			return nil, part.c.Indexes.IndexError(g.Failed(ctx, part.c.Name, err))
 		}
-		total += uint64(src.Total)
+		if fields.remaining != 0 {
+			total += uint64(src.Bound())
+		}
 		if w.at = at; at < p.at || more {
 			continue
 		}
@@ -166,7 +193,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.
 		}
 	}
 	for _, part := range p.parts {
-		o.Unindexed(fs.of(part.c).Unindexed(part.c, part.snap))
+		o.Unindexed(g.Unindexed(ctx, fs.of(part.c).Unindexed(part.c, part.snap)))
 	}
 	return o, nil
 }

@@ -17,6 +17,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 const (
 	snapshotElsewhere = "elsewhere"
 	snapshotExpired   = "expired"
+	// The caller may see other objects now than when the pages began.
+	snapshotScope = "scope"
 )
 
 // paged is a request that is answered in pages.
@@ -51,11 +54,28 @@ type page struct {
 	known  bool   // passed is known: the pages so far came from these snapshots
 	many   bool   // the answer covers several clusters
 	size   int
+	scope  uint64 // a print of what is visible to the caller
 	one    [1]part
 }
 
-// page finds the snapshots for a request: those of its token, or new ones.
-func (s *Reader) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
+// page finds the snapshots for a request, of a caller who may still read them then: those of its
+// token, or new ones.
+func (s *Reader) page(ctx context.Context, req paged, t *target, zero int, g *grant.Grant) (*page, error) {
+	p, err := s.find(ctx, req, t, zero)
+	if err == nil {
+		err = g.Still(ctx)
+	}
+	if err != nil {
+		return p, err
+	}
+	began := p.scope
+	if p.scope = g.Print(); req.GetPageToken() != "" && p.scope != began {
+		return p, fault.New(fault.ErrSnapshotGone, "what the caller may see has changed since the pages began: begin again", "snapshot", snapshotScope, "collection", t.resource)
+	}
+	return p, nil
+}
+
+func (s *Reader) find(ctx context.Context, req paged, t *target, zero int) (*page, error) {
 	p := &page{s: s, req: req, size: zero, known: true, many: t.one == nil}
 	switch size := req.GetPageSize(); {
 	case size < 0:
@@ -71,7 +91,7 @@ func (s *Reader) page(ctx context.Context, req paged, t *target, zero int) (*pag
 	if err != nil {
 		return p, err
 	}
-	p.after, p.passed = tok.after, tok.passed
+	p.after, p.passed, p.scope = tok.after, tok.passed, tok.scope
 	if tok.pin == 0 { // continues from snapshots that are gone
 		p.known, p.least = false, tok.uppers
 		if p.least == nil {
@@ -191,7 +211,7 @@ func (p *page) seek(cluster string) {
 func (p *page) next(ctx context.Context, at int, after string, given int) string {
 	t := token{
 		uppers: p.uppers(),
-		query:  requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
+		query:  requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after, scope: p.scope,
 	}
 	if p.many {
 		t.cluster = p.parts[at].c.ID.Cluster

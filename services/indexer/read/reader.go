@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 )
 
 // Config bounds answers and the snapshots kept for pages; see indexer.Config.
@@ -31,15 +32,16 @@ type Reader struct {
 	*consistency.Waits
 	cfg         Config
 	collections *follow.Collections
+	gate        grant.Gate
 	pins        *pins
 	tokens      *signer
 	pages       *prometheus.CounterVec
 }
 
-// New returns a reader of collections.
-func New(cfg Config, all *follow.Collections, waits *consistency.Waits, reg prometheus.Registerer) (*Reader, error) {
+// New returns a reader of collections for those whom the gate permits.
+func New(cfg Config, all *follow.Collections, waits *consistency.Waits, gate grant.Gate, reg prometheus.Registerer) (*Reader, error) {
 	s := &Reader{
-		Waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
+		Waits: waits, cfg: cfg, collections: all, gate: gate, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, elsewhere (another replica made it), expired.",
 		}, []string{"result"}),
@@ -62,6 +64,33 @@ func (s *Reader) Expire(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// permit lets the caller list what a request reaches of its target, or what is visible of that.
+func (s *Reader) permit(ctx context.Context, t *target, r grant.Reach, visibleOnly bool) (grant.Grant, error) {
+	if s.gate.Authority == nil {
+		return grant.Grant{}, nil
+	}
+	ids := make([]delta.Collection, 0, 1+len(t.many))
+	if t.one != nil {
+		ids = append(ids, t.one.ID)
+	}
+	for _, c := range t.many {
+		ids = append(ids, c.ID)
+	}
+	if visibleOnly {
+		return s.gate.Visible(ctx, r, ids...)
+	}
+	return s.gate.List(ctx, r, ids...)
+}
+
+// readAs is Read for a caller who may still have what was permitted when the wait is over.
+func (s *Reader) readAs(ctx context.Context, g *grant.Grant, c *follow.Collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+	snap, err := s.Read(ctx, c, want)
+	if err == nil {
+		err = g.Still(ctx)
+	}
+	return snap, err
 }
 
 // readAll returns a snapshot of each of several collections. A revision belongs

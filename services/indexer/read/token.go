@@ -31,10 +31,12 @@ type token struct {
 	cluster string // of the last key, in an answer that covers several
 	after   string // last key or value given
 	uppers  uppers // of what the pages so far held: the next may come from a new snapshot, which must not be older
+	scope   uint64 // a print of what was visible to the caller; 0 for all
 }
 
 const (
 	tokenVersion = 3
+	tokenScoped  = 4 // the same, with the scope behind the head
 	tokenHead    = 1 + 8 + 8
 	tokenMAC     = 8
 	tokenTail    = tokenMAC + 4
@@ -68,9 +70,16 @@ func (s *signer) mac(body []byte) []byte {
 // URLs and shells.
 func (s *signer) write(t token) string {
 	b := make([]byte, 0, 64+len(t.cluster)+len(t.after))
-	b = append(b, tokenVersion)
+	version := byte(tokenVersion)
+	if t.scope != 0 {
+		version = tokenScoped
+	}
+	b = append(b, version)
 	b = binary.BigEndian.AppendUint64(b, s.maker)
 	b = binary.BigEndian.AppendUint64(b, t.query)
+	if t.scope != 0 {
+		b = binary.BigEndian.AppendUint64(b, t.scope)
+	}
 	b = binary.AppendUvarint(b, t.pin)
 	b = binary.AppendUvarint(b, t.passed)
 	b = binary.AppendUvarint(b, uint64(len(t.cluster)))
@@ -111,7 +120,7 @@ func (s *signer) parse(text string) (token, error) {
 		return token{}, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) < tokenHead+4+tokenTail || b[0] != tokenVersion {
+	if err != nil || len(b) < tokenHead+4+tokenTail || b[0] != tokenVersion && b[0] != tokenScoped {
 		return token{}, errToken
 	}
 	sum := len(b) - 4
@@ -123,7 +132,16 @@ func (s *signer) parse(text string) (token, error) {
 	if t.maker == s.maker && !hmac.Equal(mac, s.mac(body)) {
 		return token{}, errTokenForged
 	}
+	scoped := body[0] == tokenScoped
 	body = body[tokenHead:]
+	if scoped {
+		if len(body) < 8 {
+			return token{}, errToken
+		}
+		if t.scope, body = binary.BigEndian.Uint64(body), body[8:]; t.scope == 0 {
+			return token{}, errToken
+		}
+	}
 	var cluster uint64
 	for _, v := range []*uint64{&t.pin, &t.passed, &cluster} {
 		n := 0

@@ -7,6 +7,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/filter"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 )
 
 // IndexKeys returns the keys under one value, sorted.
@@ -15,20 +17,25 @@ func (s *Reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.Read(ctx, c, req.GetConsistency())
+	g, err := s.permit(ctx, &target{one: c}, grant.Reach{Index: req.GetIndex(), Values: []string{req.GetValue()}}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}
-	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
-	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, c.Indexes.IndexError(err)
+	snap, err := s.readAs(ctx, &g, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	f := under(c, &g, req.GetIndex(), req.GetStrict(), req.GetValue())
+	src, err := f.Source(snap)
+	if err != nil {
+		return nil, c.Indexes.IndexError(g.Failed(ctx, c.Name, err))
 	}
 	size := 0
-	resp := &indexv1.IndexKeysResponse{Revision: Revision(snap), Upper: Upper(snap)}
-	if u := c.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
-		resp.Unindexed = append(resp.Unindexed, u)
-	}
-	for o := range hits.After("") {
+	resp := &indexv1.IndexKeysResponse{Revision: Revision(snap), Upper: Upper(snap), Unindexed: g.Unindexed(ctx, f.Unindexed(c, snap))}
+	for o := range src.After("") {
+		if !src.Exact && !f.Match(snap, o) {
+			continue
+		}
 		key := o.Key()
 		n := len(key) + 3
 		if o.Faulty() { // which is named twice
@@ -45,27 +52,48 @@ func (s *Reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	return resp, nil
 }
 
+// under takes what is visible under values of an index.
+func under(c *follow.Collection, g *grant.Grant, index string, strict bool, values ...string) *filter.Filter {
+	f := &filter.Filter{Choice: filter.Choice{Index: index, Values: filter.Unique(values), Strict: strict}}
+	f.See(g.Scope(c.ID))
+	return f
+}
+
 // ListIndexFuncValues returns a page of the values of an index.
 func (s *Reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
 	t, err := s.targets(req.GetCollection(), nil)
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.page(ctx, req, &t, maxPage)
+	g, err := s.permit(ctx, &t, grant.Reach{}, req.GetVisibleOnly())
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.page(ctx, req, &t, maxPage, &g)
 	if err != nil {
 		return nil, err
 	}
 	snap := p.parts[0].snap
 	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
-	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, t.one.Indexes.IndexError(err)
+	f := under(t.one, &g, req.GetIndex(), req.GetStrict())
+	if err == nil || filter.Tolerate(err, false) == nil {
+		err = f.Vouch(snap)
 	}
-	resp := &indexv1.ListIndexFuncValuesResponse{Revision: Revision(snap), Upper: Upper(snap)}
-	if u := t.one.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
-		resp.Unindexed = append(resp.Unindexed, u)
+	if err != nil {
+		return nil, t.one.Indexes.IndexError(g.Failed(ctx, t.one.Name, err))
 	}
+	resp := &indexv1.ListIndexFuncValuesResponse{Revision: Revision(snap), Upper: Upper(snap), Unindexed: g.Unindexed(ctx, f.Unindexed(t.one, snap))}
 	size, last := 0, ""
 	for value, keys := range values {
+		if g.Limited() {
+			f.Values = []string{value}
+			if keys, err = f.Count(ctx, snap); err != nil {
+				return nil, err
+			}
+			if keys == 0 {
+				continue
+			}
+		}
 		if n := len(resp.Values); n > 0 && (n >= p.size || size+tokenShare*len(value) > s.cfg.MaxPageBytes) {
 			resp.NextPageToken = p.next(ctx, 0, last, n)
 			break
@@ -98,19 +126,29 @@ func (s *Reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	if err != nil {
 		return nil, err
 	}
+	g, err := s.permit(ctx, &t, grant.Reach{
+		Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Index: ch.Index, Values: ch.Values,
+	}, req.GetVisibleOnly())
+	if err != nil {
+		return nil, err
+	}
 	p := &page{s: s, many: t.one == nil}
 	if err := p.read(ctx, &t, req.GetConsistency()); err != nil {
 		return nil, err
 	}
+	if err := g.Still(ctx); err != nil {
+		return nil, err
+	}
+	filters.see(&t, &g)
 	resp := &indexv1.CountResponse{}
 	for _, part := range p.parts {
 		n, err := filters.of(part.c).Count(ctx, part.snap)
 		if err != nil {
-			return nil, part.c.Indexes.IndexError(err)
+			return nil, part.c.Indexes.IndexError(g.Failed(ctx, part.c.Name, err))
 		}
 		resp.Count += int64(n)
 		resp.Quarantined += int64(filters.of(part.c).Faulty(part.snap))
-		resp.Unindexed = append(resp.Unindexed, filters.of(part.c).Unindexed(part.c, part.snap)...)
+		resp.Unindexed = append(resp.Unindexed, g.Unindexed(ctx, filters.of(part.c).Unindexed(part.c, part.snap))...)
 		if p.many {
 			resp.Revisions = append(resp.Revisions, revisionOf(part))
 		} else {

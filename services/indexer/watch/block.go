@@ -29,7 +29,7 @@ func writeBlock(events []message.Event, folded bool, at place, b bounds) *block 
 
 // behind is what a message says of a reader that has it.
 func behind(at place, b bounds) message.Trailer {
-	return message.Trailer{At: at.at, Told: at.told, Selection: at.selection, Revision: b.revision, Upper: b.upper}
+	return message.Trailer{At: at.at, Told: at.told, Selection: at.selection, Scope: at.scope, Revision: b.revision, Upper: b.upper}
 }
 
 // merge makes one message of several blocks.

@@ -97,7 +97,7 @@ var deleteReasons = map[store.Reason]deltav1.DeleteReason{
 func deletion(key, uid, rv string, reason deltav1.DeleteReason) message.Event {
 	return message.Event{
 		Type: deltav1.DeltaType_DELTA_TYPE_DELETED, Item: message.Item{Key: key, UID: uid, RV: rv}, Reason: reason,
-		Unknown: reason != deltav1.DeleteReason_DELETE_REASON_FILTERED,
+		Unknown: reason != deltav1.DeleteReason_DELETE_REASON_FILTERED && reason != deltav1.DeleteReason_DELETE_REASON_NOT_VISIBLE,
 	}
 }
 

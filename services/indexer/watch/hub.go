@@ -59,6 +59,28 @@ func (h *hub) clear() {
 func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	snap, err := h.enter(w, key, view)
+	if err != nil {
+		return nil, err
+	}
+	h.open++
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+		go h.follow(h.idle)
+	}
+	return snap, nil
+}
+
+// rejoin enters a watch into another group.
+func (h *hub) rejoin(w *watcher, key, view string) (*store.Snapshot, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.exit(w)
+	return h.enter(w, key, view)
+}
+
+// enter is join for who holds h.mu.
+func (h *hub) enter(w *watcher, key, view string) (*store.Snapshot, error) {
 	snap, err := h.advance()
 	if err != nil {
 		return nil, err
@@ -81,32 +103,36 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 		h.file(g)
 	}
 	g.refs++
-	h.open++
 	g.mu.Lock()
 	g.attach(&w.cursor, g.end())
 	g.mu.Unlock()
 	w.group = g
-	if h.idle == nil {
-		h.idle = make(chan struct{})
-		go h.follow(h.idle)
-	}
 	return snap, nil
 }
 
 func (h *hub) leave(w *watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.exit(w)
+	if h.open--; h.open == 0 {
+		close(h.idle)
+		h.idle = nil
+		h.clear()
+	}
+}
+
+// exit takes a watch out of its group, if it has one. h.mu is held.
+func (h *hub) exit(w *watcher) {
 	g := w.group
+	if g == nil {
+		return
+	}
+	w.group = nil
 	g.mu.Lock()
 	g.detach(&w.cursor)
 	g.mu.Unlock()
 	if g.refs--; g.refs == 0 {
 		h.unfile(g)
-	}
-	if h.open--; h.open == 0 {
-		close(h.idle)
-		h.idle = nil
-		h.clear()
 	}
 }
 

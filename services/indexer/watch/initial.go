@@ -31,7 +31,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 		return err
 	}
 	at := st.place
-	if w.at, w.bounds = st.at, st.bounds; moved {
+	if w.at, w.bounds, w.told = st.at, st.bounds, st.told; moved {
 		// Parts came from later snapshots: what changed since the first is part of the state.
 		at, err = w.catch(ctx)
 		if again, ok := errors.AsType[*restart](err); ok {
@@ -46,7 +46,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	o.Head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
 	o.Trailer(behind(at, w.bounds))
-	o.Unindexed(w.filter.Unindexed(w.c, w.hub.current()))
+	o.Unindexed(w.unindexed())
 	return w.stream.SendMsg(o.Frame()) // with the place still held
 }
 
@@ -88,7 +88,10 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		if snap == nil {
 			snap, moved = w.hub.current(), true
 		}
-		if err := w.stream.SendMsg(forgotten(snap, part)); err != nil {
+		if err := w.current(); err != nil {
+			return moved, err
+		}
+		if err := w.stream.SendMsg(w.filter.forgotten(snap, part)); err != nil {
 			return moved, err
 		}
 	}
@@ -98,6 +101,9 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 // part sends a part of the state. One that is not kept for others is counted
 // until the reader has taken it.
 func (w *watcher) part(ctx context.Context, ch *chunk) error {
+	if err := w.current(); err != nil {
+		return err
+	}
 	switch {
 	case ch.frame == nil:
 		return nil

@@ -23,6 +23,7 @@ type place struct {
 	at        delta.Position // the reader has received everything up to here; zero when that is nowhere in the log
 	told      delta.Position // nothing beyond this; zero when nothing beyond at
 	selection uint64         // the definition of the index that chooses; 0 for none, or one that is built in
+	scope     uint64         // a print of what is visible; 0 for all
 }
 
 func placeOf(p *deltav1.Position) place {
@@ -30,6 +31,7 @@ func placeOf(p *deltav1.Position) place {
 		at:        delta.Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm()},
 		told:      delta.Position{Epoch: p.GetToldEpoch(), Sequence: p.GetToldSequence(), Term: p.GetToldTerm()},
 		selection: p.GetSelection(),
+		scope:     p.GetScope(),
 	}
 }
 
@@ -68,9 +70,9 @@ func between(before, snap *store.Snapshot) place {
 	return p
 }
 
-// by adds how the filter chooses.
+// by adds how the filter chooses, and among what.
 func (f *selector) by(p place) place {
-	p.selection = f.selection
+	p.selection, p.scope = f.selection, f.scope.Print()
 	return p
 }
 

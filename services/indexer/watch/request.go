@@ -6,11 +6,13 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -19,7 +21,7 @@ func (s *Watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), prior: req.GetPrevious(), every: bookmarkEvery}
+	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), prior: req.GetPrevious(), every: bookmarkEvery, own: make(chan struct{}, 1)}
 	if w.filter, err = watchFilter(c, req); err != nil {
 		return nil, err
 	}
@@ -84,7 +86,14 @@ func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, err
 		}
 	}
 	f, err := filter.New(c, ch)
-	return selector{Filter: f}, err
+	return selector{Filter: f, chosen: f, scope: access.Scope{All: true}}, err
+}
+
+// reachOf is what a watch covers.
+func reachOf(f *selector, req *indexv1.WatchRequest) grant.Reach {
+	return grant.Reach{
+		Namespaces: f.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Index: f.Index, Values: f.Values,
+	}
 }
 
 // groupKey names the group of the watches that ask for the same, and their view.
@@ -93,5 +102,5 @@ func groupKey(f *selector, req *indexv1.WatchRequest) (key, view string) {
 	if mask := req.GetFieldMask(); mask != nil {
 		view = "mask " + strings.Join(mask.GetPaths(), ",")
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q %t %t", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict, req.GetPrevious()), view
+	return fmt.Sprintf("%q %q %q %q %q %q %t %t %d", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict, req.GetPrevious(), f.scope.Print()), view
 }

@@ -21,6 +21,8 @@ const (
 	gapBehind  = "reader fell behind"
 	// gapSelection: a declared index was removed, and its name declared again.
 	gapSelection = "index was declared again"
+	// gapScope: the caller may see other objects than when the position was made.
+	gapScope = "what the caller may see has changed"
 )
 
 // goOn goes on from w.at, which this replica has applied, up to a snapshot
@@ -107,6 +109,8 @@ func (w *watcher) lost(at delta.Position) string {
 		return gapCutBack
 	case !w.resume.isZero() && w.resume.selection != w.filter.selection:
 		return gapSelection
+	case !w.resume.isZero() && w.resume.scope != w.filter.scope.Print():
+		return gapScope
 	default:
 		return ""
 	}

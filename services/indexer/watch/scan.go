@@ -11,7 +11,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
-	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -199,5 +198,5 @@ func (g *group) latest(snap *store.Snapshot, l latest) (message.Event, bool) {
 	default:
 		e = deletion(l.object.Key(), l.object.UID(), l.object.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED)
 	}
-	return e, g.filter.Namespaces == nil || filter.Contains(g.filter.Namespaces, store.Namespace(e.Item.Key))
+	return e, g.filter.Sees(store.Namespace(e.Item.Key))
 }

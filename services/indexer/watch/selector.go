@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
@@ -16,6 +17,17 @@ type selector struct {
 	filter.Filter
 	needs     []need // see bind
 	selection uint64 // see place
+
+	chosen filter.Filter // by the request, whatever is visible
+	scope  access.Scope  // what is visible to the caller
+}
+
+// see is the selector of what is visible.
+func (f *selector) see(scope access.Scope) selector {
+	out := *f
+	out.Filter, out.scope = f.chosen, scope
+	out.See(scope)
+	return out
 }
 
 // need is a declared index that a watch goes by, itself or by its field, as it
@@ -31,7 +43,10 @@ type need struct {
 func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 	if f.Index != "" {
 		_, err := snap.ByIndex(f.Index, f.Values...)
-		if err := filter.Tolerate(err, f.Strict); err != nil {
+		if err := filter.Tolerate(err, false); err != nil {
+			return c.Indexes.IndexError(err)
+		}
+		if err := f.Vouch(snap); err != nil {
 			return c.Indexes.IndexError(err)
 		}
 	}

@@ -28,6 +28,7 @@ type state struct {
 	at     delta.Position
 	place  place // of a reader that has it
 	bounds bounds
+	told   uint64 // number of the last change in it
 	shared bool
 	users  int    // g.mu guards it
 	open   bool   // others may join; g.mu guards it
@@ -72,7 +73,7 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 		return st, nil
 	}
 	g.attach(&w.cursor, g.end())
-	st := &state{g: g, at: snap.State().Position, place: g.filter.by(placeAt(snap)), bounds: boundsOf(snap), snap: snap, users: 1, shared: !alone, open: !alone}
+	st := &state{g: g, at: snap.State().Position, place: g.filter.by(placeAt(snap)), bounds: boundsOf(snap), told: snap.LastChange(), snap: snap, users: 1, shared: !alone, open: !alone}
 	st.timer = time.AfterFunc(keepFor, st.forget)
 	if st.open {
 		if g.state != nil {
@@ -208,10 +209,19 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 	return ch, nil
 }
 
-// forgotten writes that keys a reader has are gone, or not chosen in a snapshot.
-func forgotten(snap *store.Snapshot, keys []string) *message.Frame {
+// forgotten writes that keys a reader has are gone, or not chosen in a snapshot. Of those outside
+// what the watch covers it says nothing but that.
+func (f *selector) forgotten(snap *store.Snapshot, keys []string) *message.Frame {
 	events := make([]message.Event, 0, len(keys))
 	for _, key := range keys {
+		if !f.Sees(store.Namespace(key)) {
+			reason := deltav1.DeleteReason_DELETE_REASON_INFERRED
+			if !f.scope.All {
+				reason = deltav1.DeleteReason_DELETE_REASON_NOT_VISIBLE
+			}
+			events = append(events, deletion(key, "", "", reason))
+			continue
+		}
 		if o := snap.Get(key); o != nil {
 			events = append(events, deletion(key, o.UID(), o.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED))
 			continue

@@ -21,6 +21,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
@@ -98,7 +99,7 @@ func newTestWatches(t *testing.T, cfg testConfig) (*follow.Collections, *Watches
 		t.Fatal(err)
 	}
 	s, err := New(Config{MaxWatchers: 10_000, MaxClientWatchers: 2500, MaxInitialStates: 16, RingBytes: ring}, all,
-		&consistency.Waits{DefaultWait: 3 * time.Second, MaxWait: 30 * time.Second, Stopping: cfg.stopping},
+		&consistency.Waits{DefaultWait: 3 * time.Second, MaxWait: 30 * time.Second, Stopping: cfg.stopping}, grant.Gate{},
 		&limit.Quota{All: cfg.requests, Is: fault.ErrRequestMemory, Limited: limited}, limited, tel.Registry)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func serve(t *testing.T, c *follow.Collection, req *indexv1.WatchRequest) (s *ta
 	done := make(chan error, 1)
 	_, srv := newTestWatches(t, testConfig{})
 	go func() {
-		w := &watcher{s: srv, c: c, hub: hubOf(c), stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}
+		w := &watcher{s: srv, c: c, hub: hubOf(c), stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery, own: make(chan struct{}, 1)}
 		var err error
 		if w.filter, err = watchFilter(c, req); err == nil {
 			err = w.run(ctx, req)

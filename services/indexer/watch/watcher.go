@@ -3,15 +3,18 @@ package watch
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -38,12 +41,17 @@ type watcher struct {
 	c      *follow.Collection
 	hub    *hub
 	stream grpc.ServerStream
+	grant  grant.Grant
 	filter selector
 	view   message.Projection
 	slow   indexv1.WhenSlow
 	prior  bool // changes carry the object as it was before
 	every  time.Duration
 	least  delta.Revision // that the state must have reached
+
+	req  *indexv1.WatchRequest
+	next atomic.Pointer[access.Scope] // what is visible now, of a watch of what is visible
+	own  chan struct{}                // wakes this watch
 
 	group  *group
 	cursor cursor
@@ -65,6 +73,9 @@ func (s *Watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 		return err
 	}
 	ctx := stream.Context()
+	if err := w.permit(ctx, req); err != nil {
+		return err
+	}
 	client := rpc.Client(ctx)
 	if l := s.watchers.Take(client, 1); l != nil {
 		return s.watchers.Refuse(l, "so many are open")
@@ -81,13 +92,14 @@ func (s *Watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 	defer w.forgetKnown()
 	w.hub.watchers.Add(1)
 	defer w.hub.watchers.Add(-1)
-	return w.run(ctx, req)
+	return w.grant.Failed(ctx, w.c.Name, w.run(ctx, req))
 }
 
 // chunkSize bounds one message of a watch.
 type chunkSize struct{ events, bytes int }
 
 func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
+	w.req = req
 	if _, err := w.s.waits.Read(ctx, w.c, req.GetConsistency()); err != nil {
 		return err
 	}
@@ -119,7 +131,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 	default:
 		err = w.initial(ctx, known)
 	}
-	if err != nil {
+	if err = w.settled(ctx, err); err != nil {
 		return err
 	}
 	w.resume = place{}
@@ -164,16 +176,9 @@ func closed(ch <-chan struct{}) bool {
 // the hub also tells that the service or the collection ends, and one for what
 // happens to this watch.
 func (w *watcher) live(ctx context.Context) error {
-	own := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case own <- struct{}{}:
-		default:
-		}
-	}
-	defer context.AfterFunc(ctx, wake)()
+	defer context.AfterFunc(ctx, w.wake)()
 	due := time.Now().Add(w.every)
-	tick := time.AfterFunc(min(w.every, bookmarkEvery), wake)
+	tick := time.AfterFunc(min(w.every, bookmarkEvery), w.wake)
 	defer tick.Stop()
 	for {
 		if err := w.lag(); err != nil {
@@ -184,6 +189,8 @@ func (w *watcher) live(ctx context.Context) error {
 			return over
 		}
 		switch {
+		case w.current() != nil:
+			err = w.rescope(ctx)
 		case errors.Is(err, errBehind):
 			err = w.behind(ctx)
 		case err != nil:
@@ -193,7 +200,7 @@ func (w *watcher) live(ctx context.Context) error {
 		default:
 			select {
 			case <-wake:
-			case <-own:
+			case <-w.own:
 				now := time.Now()
 				if !now.Before(due) {
 					due = now.Add(w.every)
@@ -202,9 +209,17 @@ func (w *watcher) live(ctx context.Context) error {
 				tick.Reset(min(due.Sub(now), bookmarkEvery))
 			}
 		}
-		if err != nil {
+		if err = w.settled(ctx, err); err != nil {
 			return err
 		}
+	}
+}
+
+// wake makes the watch look at what happened to it.
+func (w *watcher) wake() {
+	select {
+	case w.own <- struct{}{}:
+	default:
 	}
 }
 
@@ -217,6 +232,9 @@ func (w *watcher) deliver(blocks []*block) error {
 
 // send sends one message that is for this watch alone.
 func (w *watcher) send(b *block) error {
+	if err := w.current(); err != nil {
+		return err
+	}
 	w.safe, w.spoke = b.at.at, true
 	return w.stream.SendMsg(b.Frame)
 }
@@ -238,6 +256,15 @@ func (w *watcher) note(at place, b bounds) error {
 	o := message.New()
 	o.Head(3, 0)
 	o.Trailer(behind(w.filter.by(at), b))
-	o.Unindexed(w.filter.Unindexed(w.c, w.hub.current()))
+	o.Unindexed(w.unindexed())
 	return w.stream.SendMsg(o.Frame())
+}
+
+// unindexed is what the reader may know of the objects that the watch's indexes have no values of.
+func (w *watcher) unindexed() []*indexv1.UnindexedObjects {
+	list := w.filter.Unindexed(w.c, w.hub.current())
+	if len(list) == 0 {
+		return nil
+	}
+	return w.grant.Unindexed(w.stream.Context(), list)
 }

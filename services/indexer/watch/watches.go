@@ -6,6 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
@@ -20,6 +21,7 @@ type Config struct {
 type Watches struct {
 	cfg         Config
 	collections *follow.Collections
+	gate        grant.Gate
 	waits       *consistency.Waits
 	metrics     *watchMetrics
 	watchers    limit.Quota
@@ -28,10 +30,11 @@ type Watches struct {
 	lines       lines         // of the initial states
 }
 
-// New returns watches of collections, which are to be opened with Observe.
-func New(cfg Config, all *follow.Collections, waits *consistency.Waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*Watches, error) {
+// New returns watches of collections, for those whom the gate permits. The collections are to be
+// opened with Observe.
+func New(cfg Config, all *follow.Collections, waits *consistency.Waits, gate grant.Gate, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*Watches, error) {
 	s := &Watches{
-		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
+		cfg: cfg, collections: all, gate: gate, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
 		watchers: limit.Quota{
 			Is: fault.ErrTooManyWatchers, Limited: limited, All: limit.Limit{Name: "max_watchers", Most: cfg.MaxWatchers}, Each: limit.Limit{Name: "max_client_watchers", Most: cfg.MaxClientWatchers},
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
@@ -57,11 +58,11 @@ func serving(t testing.TB, change func(*testConfig)) *server {
 	reader, err := read.New(read.Config{
 		MaxPageBytes: cfg.MaxPageBytes, MaxResponseBytes: cfg.MaxResponseBytes, MaxSnapshots: 64, SnapshotTTL: time.Minute,
 		SnapshotMaxAge: 15 * time.Minute, SnapshotBytes: 256 << 20, ExpireEvery: time.Second,
-	}, all, waits, tel.Registry)
+	}, all, waits, grant.Gate{}, tel.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	watches, err := watch.New(watch.Config{MaxWatchers: 10_000, MaxClientWatchers: 2500, MaxInitialStates: 16, RingBytes: 64 << 20}, all, waits, requests, limited, tel.Registry)
+	watches, err := watch.New(watch.Config{MaxWatchers: 10_000, MaxClientWatchers: 2500, MaxInitialStates: 16, RingBytes: 64 << 20}, all, waits, grant.Gate{}, requests, limited, tel.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}

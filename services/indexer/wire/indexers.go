@@ -25,6 +25,14 @@ type scoped struct {
 	many []*follow.Collection
 }
 
+func (x *scoped) ids() []delta.Collection {
+	ids := make([]delta.Collection, len(x.many))
+	for i, c := range x.many {
+		ids[i] = c.ID
+	}
+	return ids
+}
+
 // scope reads the collection that a request declares indexes for.
 func (s *server) scope(name string) (x scoped, err error) {
 	rest, every := strings.CutPrefix(name, definition.EveryCluster+"/")
@@ -56,9 +64,12 @@ func (s *server) scope(name string) (x scoped, err error) {
 }
 
 // ListIndexers returns the indexes of a collection.
-func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
+func (s *server) ListIndexers(ctx context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
+		return nil, err
+	}
+	if err := s.gate.Indexes(ctx, "list", c.ID.ResourceName()); err != nil {
 		return nil, err
 	}
 	snap := c.Snapshot()
@@ -72,6 +83,9 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersRequest) (*indexv1.AddIndexersResponse, error) {
 	x, err := s.scope(req.GetCollection())
 	if err != nil {
+		return nil, err
+	}
+	if err := s.gate.Indexes(ctx, "create", x.Resource, x.ids()...); err != nil {
 		return nil, err
 	}
 	wait, err := s.waits.Timeout("wait", req.GetWait())
@@ -118,6 +132,9 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 func (s *server) RemoveIndexers(ctx context.Context, req *indexv1.RemoveIndexersRequest) (*indexv1.RemoveIndexersResponse, error) {
 	x, err := s.scope(req.GetCollection())
 	if err != nil {
+		return nil, err
+	}
+	if err := s.gate.Indexes(ctx, "delete", x.Resource); err != nil {
 		return nil, err
 	}
 	names := filter.Unique(req.GetNames())

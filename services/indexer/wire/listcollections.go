@@ -15,7 +15,7 @@ import (
 )
 
 // ListCollections tells how current each collection is. It answers at any time.
-func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
+func (s *server) ListCollections(ctx context.Context, _ *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
 	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
 	now := time.Now()
 	for _, c := range s.collections.Names().All {
@@ -42,9 +42,22 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 		if !st.Fresh.IsZero() {
 			status.LiveAt = timestamppb.New(st.Fresh)
 		}
+		if whole, err := s.gate.Whole(ctx, c.ID); err != nil || !whole {
+			status = outline(status)
+		}
 		resp.Collections = append(resp.Collections, status)
 	}
 	return resp, nil
+}
+
+// outline is what callers may know of a collection that they may not list as a whole: nothing that
+// counts or quotes its objects.
+func outline(s *indexv1.CollectionStatus) *indexv1.CollectionStatus {
+	return &indexv1.CollectionStatus{
+		Collection: s.GetCollection(), Cluster: s.GetCluster(), Group: s.GetGroup(), Version: s.GetVersion(), Resource: s.GetResource(),
+		Synced: s.GetSynced(), Revision: s.GetRevision(), Upper: s.GetUpper(), Position: s.GetPosition(), LiveAt: s.GetLiveAt(), Stale: s.GetStale(),
+		Scope: s.GetScope(), Names: s.GetNames(), Dropped: s.GetDropped(), FrozenSince: s.GetFrozenSince(), Lagging: s.GetLagging(),
+	}
 }
 
 var scopes = map[delta.Scope]indexv1.KeyScope{

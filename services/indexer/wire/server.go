@@ -13,6 +13,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/grant"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
@@ -29,6 +30,7 @@ type server struct {
 	reader      *read.Reader
 	watches     *watch.Watches
 	waits       *consistency.Waits
+	gate        grant.Gate
 	requests    *limit.Quota // bytes that requests hold while they wait
 	metrics     *metrics
 	slog        *slog.Logger
@@ -48,6 +50,7 @@ type Parts struct {
 	Reader      *read.Reader
 	Watches     *watch.Watches
 	Waits       *consistency.Waits
+	Gate        grant.Gate
 	Requests    *limit.Quota
 	Slog        *slog.Logger
 	Registry    prometheus.Registerer
@@ -61,7 +64,7 @@ func Register(cfg Config, p Parts, srv *rpc.Server) error {
 
 func newServer(cfg Config, p Parts, srv *rpc.Server) (*server, error) {
 	s := &server{
-		cfg: cfg, collections: p.Collections, reader: p.Reader, watches: p.Watches, waits: p.Waits, requests: p.Requests, slog: p.Slog, rpc: srv,
+		cfg: cfg, collections: p.Collections, reader: p.Reader, watches: p.Watches, waits: p.Waits, gate: p.Gate, requests: p.Requests, slog: p.Slog, rpc: srv,
 	}
 	var err error
 	if s.metrics, err = newMetrics(p.Registry, p.Requests); err != nil {

@@ -24,6 +24,8 @@ type Server struct {
 	Queues  *transaction.Queues
 	Look    Reader
 	History *history.Recent // nil when none is kept
+	// Permit says whether the caller may drain a queue.
+	Permit wire.Permit
 	// MaxQueues bounds the queues of the store.
 	MaxQueues int
 	Stopping  <-chan struct{}

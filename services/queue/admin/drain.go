@@ -41,6 +41,9 @@ type drain struct {
 // DrainQueue implements the QueueAdminService.
 func (s *Server) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
 	ctx := stream.Context()
+	if err := s.Permit.Ask(ctx, wire.VerbAdminister, r.GetQueue()); err != nil {
+		return err
+	}
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	timeout := c.Duration("timeout", r.GetTimeout(), maxDrain)

@@ -217,6 +217,9 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 // begin has the operations of a batch done.
 func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Queue, b *produceBatch) {
 	if b.err == nil {
+		b.err = p.s.Permit.Ask(ctx, wire.VerbAdd, b.queue)
+	}
+	if b.err == nil {
 		l := queues[b.queue]
 		if l == nil || l.Ended() != nil {
 			if l, b.err = p.s.Queues.Use(ctx, b.queue); b.err == nil {

@@ -17,6 +17,8 @@ type Server struct {
 	Queues   *transaction.Queues
 	Sessions *session.Sessions
 	Metrics  *metrics.Set
+	// Permit says whether the caller may add a batch to its queue.
+	Permit wire.Permit
 	// StopGrace is how long Produce streams may go on once stopping is closed.
 	StopGrace time.Duration
 	Stopping  <-chan struct{}

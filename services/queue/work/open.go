@@ -47,7 +47,11 @@ func (s *Server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	inForce := time.Duration(0)
 	var refusal error
 	for _, name := range h.GetQueues() {
-		l, err := s.Queues.Use(ctx, name)
+		err := s.Permit.Ask(ctx, wire.VerbWork, name)
+		var l *transaction.Queue
+		if err == nil {
+			l, err = s.Queues.Use(ctx, name)
+		}
 		if err != nil {
 			if !st.refuse(name, err) || ctx.Err() != nil {
 				return nil, err

@@ -18,6 +18,8 @@ type Server struct {
 	Sessions *session.Sessions
 	Leases   *session.Leases
 	Metrics  *metrics.Set
+	// Permit says whether the caller may have a queue's keys, for as long as its stream lasts.
+	Permit wire.Permit
 	// StopGrace is how long Work streams may go on once stopping is closed.
 	StopGrace time.Duration
 	Stopping  <-chan struct{}
