@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,6 +79,9 @@ type ReadOptions struct {
 	// [ErrIndexFailed] while the index has no values for some objects. Without it
 	// they are left out, and OnUnindexed is called.
 	Strict bool
+	// VisibleOnly makes a read cover what the caller may see, where it is refused otherwise unless the
+	// caller may see all that it covers. Get and BatchGet do not know it: they name their objects.
+	VisibleOnly bool
 	// OnUnindexed is called before the read returns, once for each index that the read
 	// uses and that has no values for some objects; in a read of several pages, by each.
 	OnUnindexed func(Unindexed)
@@ -173,7 +177,7 @@ func (x *Index) ByIndex(ctx context.Context, collection, index string, values []
 
 // IndexKeys returns the keys filed under a value of an index, sorted.
 func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, o ReadOptions) ([]string, Bounds, error) {
-	resp, err := x.c.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: collection, Index: index, Value: value, Consistency: o.consistency(), Strict: o.Strict})
+	resp, err := x.c.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: collection, Index: index, Value: value, Consistency: o.consistency(), Strict: o.Strict, VisibleOnly: o.VisibleOnly})
 	if err != nil {
 		return nil, Bounds{}, wrap(err, "index keys %s %s", collection, index)
 	}
@@ -239,6 +243,16 @@ func (d *DroppedFields) WriteBack() error {
 		return fmt.Errorf("%w: %s", ErrDroppedFields, strings.Join(lost, ", "))
 	}
 	return nil
+}
+
+// WriteBackStatus is WriteBack for a write to the status subresource. An API server takes no spec
+// from it.
+func (d *DroppedFields) WriteBackStatus() error {
+	if d == nil || d.MetadataOnly {
+		return d.WriteBack()
+	}
+	status := slices.DeleteFunc(slices.Clone(d.Paths), func(path string) bool { return path == "spec" || strings.HasPrefix(path, "spec.") })
+	return (&DroppedFields{Paths: status}).WriteBack()
 }
 
 // Collections tells which collections the answering replica follows and how

@@ -83,7 +83,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 		resp, err := x.c.List(ctx, &indexv1.ListRequest{
 			Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Clusters: o.Clusters,
-			SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
+			SkipUnsynced: o.SkipUnsynced, Strict: o.Strict, VisibleOnly: o.VisibleOnly,
 		})
 		o.unindexed(resp.GetUnindexed())
 		p := fromPage(resp, err)
@@ -100,7 +100,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
 		Collection: collection, Index: o.Index, Values: o.Values, Namespaces: namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Clusters: o.Clusters,
-		SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
+		SkipUnsynced: o.SkipUnsynced, Strict: o.Strict, VisibleOnly: o.VisibleOnly,
 	})
 	o.unindexed(resp.GetUnindexed())
 	return fromPage(resp, err), err
@@ -145,7 +145,7 @@ func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (in
 	}
 	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
 		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(), Strict: o.Strict,
+		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(), Strict: o.Strict, VisibleOnly: o.VisibleOnly,
 	})
 	if err != nil {
 		return 0, Bounds{}, wrap(err, "count %s", collection)
@@ -166,7 +166,7 @@ type Similar struct {
 // ByExample returns the objects that share a value of an index with an example, an
 // object in JSON, which need not exist.
 func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (Similar, error) {
-	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Strict: o.Strict})
+	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: indexv1.View(o.View), FieldMask: o.mask(), Strict: o.Strict, VisibleOnly: o.VisibleOnly})
 	if err != nil {
 		return Similar{}, wrap(err, "by example %s %s", collection, index)
 	}

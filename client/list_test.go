@@ -71,7 +71,7 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	t.Parallel()
 	a := &asked{byIndex: &indexv1.ByIndexResponse{}}
 	x, ctx := a.client(t), t.Context()
-	read := client.ReadOptions{AtLeast: client.Revision{Epoch: 1, RV: "5"}, Timeout: time.Second, Exact: true, View: client.ViewKeys, Fields: []string{"metadata.name"}, Strict: true}
+	read := client.ReadOptions{AtLeast: client.Revision{Epoch: 1, RV: "5"}, Timeout: time.Second, Exact: true, View: client.ViewKeys, Fields: []string{"metadata.name"}, Strict: true, VisibleOnly: true}
 	o := client.ListOptions{
 		ReadOptions: read, Namespace: "n", Namespaces: []string{"m"}, Labels: "a=b", FieldSelector: "c=d", Clusters: []string{"*"}, PageSize: 7,
 		SkipUnsynced: true,

@@ -40,7 +40,10 @@ const mostRepeats = 16
 func repeat(ctx context.Context, at *rpc.Place, token string, call func(context.Context) error) error {
 	for n := 0; ; n++ {
 		err := call(at.Call(ctx))
-		if token == "" || n == mostRepeats || rpc.Reason(err) != string(errSnapshotGone) || rpc.Info(err).GetMetadata()["snapshot"] == "expired" {
+		if token == "" || n == mostRepeats || rpc.Reason(err) != string(errSnapshotGone) {
+			return err
+		}
+		if where := rpc.Info(err).GetMetadata()["snapshot"]; where == "expired" || where == "scope" {
 			return err
 		}
 		at.Leave()
@@ -156,7 +159,7 @@ func (x *Index) IndexValues(ctx context.Context, collection, index, prefix strin
 			var resp *indexv1.ListIndexFuncValuesResponse
 			err := repeat(ctx, place, token, func(ctx context.Context) (err error) {
 				resp, err = x.c.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
-					Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(), Strict: o.Strict,
+					Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(), Strict: o.Strict, VisibleOnly: o.VisibleOnly,
 				})
 				return err
 			})

@@ -10,9 +10,10 @@ import (
 // ErrPosition says that a text is not that of a [Position].
 var ErrPosition = errors.New("client: malformed position")
 
-// numbers are the fields of a position, in the order of its text.
+// numbers are the fields of a position, in the order of its text. The last is left out of the text
+// when it is zero.
 func (p *Position) numbers() []*uint64 {
-	return []*uint64{&p.Epoch, &p.Sequence, &p.Term, &p.ToldEpoch, &p.ToldSequence, &p.ToldTerm, &p.Selection}
+	return []*uint64{&p.Epoch, &p.Sequence, &p.Term, &p.ToldEpoch, &p.ToldSequence, &p.ToldTerm, &p.Selection, &p.Scope}
 }
 
 // MarshalText writes a position for somebody who keeps it: numbers joined by dots, or nothing for
@@ -23,6 +24,9 @@ func (p Position) MarshalText() ([]byte, error) {
 	}
 	var text []byte
 	for i, n := range p.numbers() {
+		if n == &p.Scope && *n == 0 {
+			break
+		}
 		if i > 0 {
 			text = append(text, '.')
 		}
@@ -40,7 +44,7 @@ func (p *Position) UnmarshalText(text []byte) error {
 	parts := strings.Split(string(text), ".")
 	var read Position
 	numbers := read.numbers()
-	if len(parts) != len(numbers) {
+	if len(parts) != len(numbers) && len(parts) != len(numbers)-1 {
 		return fmt.Errorf("%w: %q", ErrPosition, text)
 	}
 	for i, part := range parts {

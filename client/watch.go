@@ -28,6 +28,8 @@ type Position struct { //nolint:recvcheck // UnmarshalText changes it
 	ToldEpoch, ToldSequence, ToldTerm uint64
 	// Selection is the definition of a declared index that the watch goes by.
 	Selection uint64
+	// Scope is a print of what was visible to the caller, of a watch with VisibleOnly.
+	Scope uint64
 }
 
 // ObjectEpoch is the epoch of the resource version of an object that arrived with p; 0
@@ -50,6 +52,8 @@ const (
 	DeleteInferred = delta.Inferred
 	// DeleteFiltered: the object exists, and left what is watched.
 	DeleteFiltered = delta.FilteredOut
+	// DeleteNotVisible: the caller may not see the object any more. Whether it exists is not said.
+	DeleteNotVisible DeleteReason = "not_visible"
 )
 
 // WhenSlow is what a reader gets that falls behind by more than the server keeps.
@@ -75,8 +79,8 @@ const (
 	// EventUpdated: the object changed.
 	EventUpdated
 	// EventDeleted: the object is gone, or left the watch's selection. It has the object as it
-	// was deleted, unless FinalStateUnknown is set or DeleteReason is DeleteFiltered:
-	// then it has no payload.
+	// was deleted, unless FinalStateUnknown is set or DeleteReason is DeleteFiltered or
+	// DeleteNotVisible: then it has no payload.
 	EventDeleted
 	// EventInitialEnd: the initial state is complete.
 	EventInitialEnd
@@ -143,6 +147,10 @@ type WatchOptions struct {
 	// 100, of which any will do, and exclude Value.
 	Index, Value string
 	Values       []string
+	// VisibleOnly watches what the caller may see, where the watch is refused otherwise unless the
+	// caller may see all of it. When that changes, what is not visible any more arrives as deleted
+	// with DeleteNotVisible, what has become visible as added.
+	VisibleOnly bool
 	// Resume continues behind a position; zero begins with the initial state.
 	Resume Position
 	// Live skips the initial state.

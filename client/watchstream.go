@@ -84,7 +84,7 @@ func (w *watch) stream(ctx context.Context) error {
 func (w *watch) request() *indexv1.WatchRequest {
 	req := &indexv1.WatchRequest{
 		Collection: w.collection, Namespace: w.o.Namespace, Namespaces: w.o.Namespaces, LabelSelector: w.o.Labels, FieldSelector: w.o.FieldSelector,
-		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: indexv1.View(w.o.View), BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: indexv1.WhenSlow(w.o.WhenSlow), Previous: w.o.Previous,
+		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: indexv1.View(w.o.View), BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: indexv1.WhenSlow(w.o.WhenSlow), Previous: w.o.Previous, VisibleOnly: w.o.VisibleOnly,
 	}
 	if len(w.o.Fields) > 0 {
 		req.FieldMask = &fieldmaskpb.FieldMask{Paths: w.o.Fields}
@@ -228,7 +228,7 @@ func (w *watch) events(batch *indexv1.Events, end Position, at Bounds) bool {
 			previous := fromObject(e.GetPrevious())
 			event.Previous = &previous
 		}
-		event.Position.Selection = end.Selection
+		event.Position.Selection, event.Position.Scope = end.Selection, end.Scope
 		if i == len(all)-1 {
 			event.Position, event.Revision = end, at.Revision
 		} else if e.GetPosition() == nil {
@@ -245,7 +245,9 @@ func (w *watch) events(batch *indexv1.Events, end Position, at Bounds) bool {
 
 // finalUnknown also knows the deletions of servers that never tell the object.
 func finalUnknown(e *indexv1.Event) bool {
-	return e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && e.GetDeleteReason() != deltav1.DeleteReason_DELETE_REASON_FILTERED &&
+	reason := e.GetDeleteReason()
+	return e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED &&
+		reason != deltav1.DeleteReason_DELETE_REASON_FILTERED && reason != deltav1.DeleteReason_DELETE_REASON_NOT_VISIBLE &&
 		(e.GetFinalStateUnknown() || len(e.GetObject().GetPayload()) == 0)
 }
 
@@ -256,7 +258,7 @@ func (w *watch) within(end Position) Position {
 		return Position{}
 	}
 	p := w.at
-	p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection = end.ToldEpoch, end.ToldSequence, end.ToldTerm, end.Selection
+	p.ToldEpoch, p.ToldSequence, p.ToldTerm, p.Selection, p.Scope = end.ToldEpoch, end.ToldSequence, end.ToldTerm, end.Selection, end.Scope
 	if p.ToldEpoch == 0 && p.ToldSequence == 0 && p.ToldTerm == 0 {
 		p.ToldEpoch, p.ToldSequence, p.ToldTerm = end.Epoch, end.Sequence, end.Term
 	}
@@ -282,6 +284,8 @@ func deleteReason(r deltav1.DeleteReason) DeleteReason {
 		return DeleteInferred
 	case deltav1.DeleteReason_DELETE_REASON_FILTERED:
 		return DeleteFiltered
+	case deltav1.DeleteReason_DELETE_REASON_NOT_VISIBLE:
+		return DeleteNotVisible
 	default:
 		return ""
 	}
@@ -289,14 +293,14 @@ func deleteReason(r deltav1.DeleteReason) DeleteReason {
 
 func fromPosition(p *deltav1.Position) Position {
 	return Position{
-		Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm(), Selection: p.GetSelection(),
+		Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm(), Selection: p.GetSelection(), Scope: p.GetScope(),
 		ToldEpoch: p.GetToldEpoch(), ToldSequence: p.GetToldSequence(), ToldTerm: p.GetToldTerm(),
 	}
 }
 
 func (p Position) proto() *deltav1.Position {
 	return &deltav1.Position{
-		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, Selection: p.Selection,
+		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, Selection: p.Selection, Scope: p.Scope,
 		ToldEpoch: p.ToldEpoch, ToldSequence: p.ToldSequence, ToldTerm: p.ToldTerm,
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/internal/feed"
+	"github.com/deltaplane/deltaplane/client/internal/writeback"
 	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
@@ -33,6 +34,7 @@ type Controller struct {
 	names   names
 	health  health
 	metrics *metrics
+	guard   *writeback.Guard
 
 	stopping   <-chan struct{} // closed when Run's context ends
 	generation chan string     // generations of the queue's store that somebody saw
@@ -56,7 +58,7 @@ func New(index, queue grpc.ClientConnInterface, o Options) *Controller {
 		generation: make(chan string, 1), wake: make(chan struct{}, 1), seen: client.Barrier{},
 		panics: attempt.Wait{First: time.Second, Most: 5 * time.Minute},
 	}
-	c.names.index, c.names.cluster = c.index, o.Cluster
+	c.names.index, c.names.cluster, c.guard = c.index, o.Cluster, writeback.New(c.index)
 	c.source = &indexSource{c}
 	if o.Deltas != nil {
 		c.source = &logSource{c, c.source}

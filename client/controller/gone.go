@@ -14,9 +14,12 @@ import (
 // resource version of the deletion. The reconcile's later reads of the collection wait until the
 // index does not show that UID any more, and so do those of the key's next run, on any replica,
 // even if this one dies. A deletion that is only requested, of an object with finalizers or a grace
-// period, is a write: pass the version of the answer to [Controller.Wrote]. An error says that this
-// cannot be promised: return it from the reconciler.
-// For what answers with neither there is [Controller.WroteUnversioned].
+// period, is a write: pass the version of the answer to [Controller.Wrote]. The object is one that
+// the reconcile has read, or whose version it has passed to Wrote: else an index that has not come
+// to its creation yet counts as one that has seen the deletion. An error says that this cannot be
+// promised: return it from the reconciler.
+// For an eviction or a binding there is [Controller.WroteUnversioned], for the deletion of many
+// objects [Controller.DeleteCollection].
 func (c *Controller) Deleted(ctx context.Context, collection, key, uid string) error {
 	r, ok := ctx.Value(runKey{}).(*run.Run)
 	if !ok {

@@ -59,9 +59,11 @@ type Options struct {
 	// since a leader of the other kind reads every collection from its state. The caller closes it
 	// after Run.
 	Deltas *deltalog.Conn
-	// Version asks the API server for the present resource version of a collection, that of a list
-	// with limit=1; [Controller.WroteUnversioned] needs it.
-	Version func(ctx context.Context, collection string) (string, error)
+	// Live GETs a path of a cluster's API server, "/api/v1/namespaces/shop/pods?labelSelector=app",
+	// and returns the body of the answer, which must be JSON. With client-go it is
+	// rest.Get().RequestURI(path).DoRaw(ctx). The paths are those of lists, of which the metadata
+	// is looked at. [Controller.WroteUnversioned] and [Controller.DeleteCollection] need it.
+	Live func(ctx context.Context, cluster, path string) ([]byte, error)
 	// Log receives the events, and failures of connections. Default: slog.Default().
 	Log *slog.Logger
 	// Tracer makes a span for each reconcile. Default: none.

@@ -164,18 +164,3 @@ func (c *Controller) Wrote(ctx context.Context, collection, resourceVersion stri
 	}
 	return nil
 }
-
-// WroteUnversioned says that the context's reconcile changed a collection by a call whose answer
-// names no version of what it changed: an eviction, a binding, a deletion of many objects. It asks
-// Options.Version and is [Controller.Wrote] of the answer, so that the next read is at least as new
-// as the API server was after the call.
-func (c *Controller) WroteUnversioned(ctx context.Context, collection string) error {
-	if c.o.Version == nil {
-		return fmt.Errorf("controller: wrote %s: Options.Version is not set", collection)
-	}
-	version, err := c.o.Version(ctx, collection)
-	if err != nil {
-		return fmt.Errorf("controller: version of %s: %w", collection, err)
-	}
-	return c.Wrote(ctx, collection, version)
-}

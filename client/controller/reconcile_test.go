@@ -58,40 +58,6 @@ func TestAKeyThatMovesToAnotherReplicaWaitsForItsPredecessorsWrite(t *testing.T)
 	}
 }
 
-func TestAReadAfterACallWithoutAVersionIsNotOlderThanTheAPIServerWas(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "pods", "configmaps")
-	r.put("configmaps", "ns/note", "old")
-	r.put("pods", "ns/p", "1")
-	results := make(chan error, 10)
-	r.replica("a", forPods, func(ctx context.Context, p *replica, _ controller.Request) (controller.Result, error) {
-		err := p.WroteUnversioned(ctx, "configmaps")
-		if err == nil {
-			_, err = controller.Get[object](ctx, p.Controller, "configmaps", "ns/note")
-		}
-		results <- err
-		return controller.Result{}, nil
-	}, func(o *controller.Options) {
-		o.Version = func(_ context.Context, collection string) (string, error) {
-			if collection != "configmaps" {
-				return "", errors.New("asked for " + collection)
-			}
-			return "1000", nil
-		}
-	})
-	if err := <-results; !errors.Is(err, client.ErrRevisionNotReached) {
-		t.Errorf("a read behind the API server: %v", err)
-	}
-	r.mu.Lock()
-	r.rv = 999
-	r.mu.Unlock()
-	r.put("configmaps", "ns/note", "new")
-	r.put("pods", "ns/p", "2")
-	if err := <-results; err != nil {
-		t.Errorf("a read once the index is there: %v", err)
-	}
-}
-
 func TestErrorsPanicsAndDelaysRunAKeyAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "pods")

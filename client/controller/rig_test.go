@@ -502,3 +502,14 @@ func (r *rig) settled(l *ledger, marker string) {
 }
 
 func forPods(c *controller.Controller) { c.For("pods") }
+
+// dialed is a connection that lasts as long as the test.
+func dialed(t *testing.T, addr string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := client.Dial(addr, client.DialConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}

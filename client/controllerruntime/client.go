@@ -18,6 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/clientgo"
 	"github.com/deltaplane/deltaplane/client/internal/run"
+	"github.com/deltaplane/deltaplane/client/internal/writeback"
 )
 
 // NewClient is for manager.Options.NewClient. It is controller-runtime's, and with the context of a
@@ -29,6 +30,11 @@ import (
 //     Where the API server's answer has no version of it (a deletion, an eviction, Apply), or the
 //     write failed and may have been carried out, one request more looks at the object, and what is
 //     gone is known by its UID.
+//
+// With every context it refuses an Update of an object, or of its status, that would remove what
+// the index leaves out of the objects of that kind (client.ErrDroppedFields of the module of
+// Deltaplane): an object that was read from the cache lacks it. Patch and Apply send only what they
+// change. A client that is made without the operator has no such check.
 func (o *Operator) NewClient(cfg *rest.Config, options crclient.Options) (crclient.Client, error) {
 	inner, err := crclient.New(cfg, options)
 	if err != nil {
@@ -53,7 +59,13 @@ type writer struct {
 type written struct {
 	gvk schema.GroupVersionKind
 	key crclient.ObjectKey
-	uid types.UID
+	was identity
+}
+
+// identity says which object of a name it is. Version is one that it had, empty if it is not known.
+type identity struct {
+	uid     types.UID
+	version string
 }
 
 // write sends a write of a reconcile and notes the version of its answer; without one it looks.
@@ -69,7 +81,7 @@ func (w *writer) write(ctx context.Context, verb string, obj crclient.Object, se
 	if err := h.refuse(verb, gvk); err != nil {
 		return err
 	}
-	about := written{gvk, crclient.ObjectKeyFromObject(obj), obj.GetUID()}
+	about := written{gvk, crclient.ObjectKeyFromObject(obj), identity{obj.GetUID(), obj.GetResourceVersion()}}
 	failed := send()
 	if failed == nil && version != nil {
 		if at := version(); at != "" {
@@ -109,6 +121,23 @@ func (w *writer) wrote(ctx context.Context, h *hand, gvk schema.GroupVersionKind
 	return h.Wrote(ctx, collection, version)
 }
 
+// writeBack says why an object must not be sent as it was read.
+func (w *writer) writeBack(ctx context.Context, obj crclient.Object, subresource string) error {
+	gvk, err := w.GroupVersionKindFor(obj)
+	if err != nil {
+		return err
+	}
+	mapping, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return err
+	}
+	of := writeback.Resource{Cluster: w.op.o.Cluster, Group: mapping.Resource.Group, Version: mapping.Resource.Version, Name: mapping.Resource.Resource}
+	if err := w.op.guard.Update(ctx, of, subresource); err != nil {
+		return fmt.Errorf("controllerruntime: update %s is not sent: %w", gvk.Kind, err)
+	}
+	return nil
+}
+
 // collection is that of a kind; empty when the index has none, so that nobody reads it there.
 func (w *writer) collection(ctx context.Context, gvk schema.GroupVersionKind) (string, error) {
 	mapping, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
@@ -128,16 +157,16 @@ func (w *writer) look(ctx context.Context, h *hand, about written) error {
 	now.SetGroupVersionKind(about.gvk)
 	err = w.live.Get(ctx, about.key, now)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && about.uid != "" && now.UID != about.uid:
-		return h.Deleted(ctx, goneOf(collection, about.key, about.uid))
+	case apierrors.IsNotFound(err), err == nil && about.was.uid != "" && now.UID != about.was.uid:
+		return h.Deleted(ctx, goneOf(collection, about.key, about.was))
 	case err != nil:
 		return err
 	}
 	return h.Wrote(ctx, collection, now.ResourceVersion)
 }
 
-func goneOf(collection string, key crclient.ObjectKey, uid types.UID) run.Gone {
-	return run.Gone{Collection: collection, Key: joined(key), UID: string(uid), At: time.Now().Unix()}
+func goneOf(collection string, key crclient.ObjectKey, was identity) run.Gone {
+	return run.Gone{Collection: collection, Key: joined(key), UID: string(was.uid), Version: was.version, At: time.Now().Unix()}
 }
 
 func versionOf(obj crclient.Object) func() string { return obj.GetResourceVersion }
@@ -149,6 +178,9 @@ func (w *writer) Create(ctx context.Context, obj crclient.Object, opts ...crclie
 
 // Update implements client.Writer.
 func (w *writer) Update(ctx context.Context, obj crclient.Object, opts ...crclient.UpdateOption) error {
+	if err := w.writeBack(ctx, obj, ""); err != nil {
+		return err
+	}
 	return w.write(ctx, "update", obj, func() error { return w.Client.Update(ctx, obj, opts...) }, versionOf(obj))
 }
 
@@ -178,7 +210,7 @@ func (w *writer) DeleteAllOf(ctx context.Context, obj crclient.Object, opts ...c
 	}
 	var o crclient.DeleteAllOfOptions
 	o.ApplyOptions(opts)
-	before, err := w.uids(ctx, gvk, &o.ListOptions)
+	before, err := w.present(ctx, gvk, &o.ListOptions)
 	if err != nil {
 		return fmt.Errorf("controllerruntime: %s %s is not sent: %w", verb, gvk.Kind, err)
 	}
@@ -190,37 +222,36 @@ func (w *writer) DeleteAllOf(ctx context.Context, obj crclient.Object, opts ...c
 	return carriedOut(verb, gvk, err)
 }
 
-// uids are the UIDs of objects, as the API server has them; those that are being deleted are left
-// out.
-func (w *writer) uids(ctx context.Context, gvk schema.GroupVersionKind, o crclient.ListOption) (map[crclient.ObjectKey]types.UID, error) {
+// present are objects as the API server has them; those that are being deleted are left out.
+func (w *writer) present(ctx context.Context, gvk schema.GroupVersionKind, o crclient.ListOption) (map[crclient.ObjectKey]identity, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 	if err := w.live.List(ctx, list, o); err != nil {
 		return nil, err
 	}
-	all := make(map[crclient.ObjectKey]types.UID, len(list.Items))
+	all := make(map[crclient.ObjectKey]identity, len(list.Items))
 	for n := range list.Items {
 		if m := &list.Items[n]; m.DeletionTimestamp == nil {
-			all[crclient.ObjectKeyFromObject(m)] = m.UID
+			all[crclient.ObjectKeyFromObject(m)] = identity{m.UID, m.ResourceVersion}
 		}
 	}
 	return all, nil
 }
 
 // lookAll notes which objects were deleted.
-func (w *writer) lookAll(ctx context.Context, h *hand, gvk schema.GroupVersionKind, before map[crclient.ObjectKey]types.UID, o crclient.ListOption) error {
+func (w *writer) lookAll(ctx context.Context, h *hand, gvk schema.GroupVersionKind, before map[crclient.ObjectKey]identity, o crclient.ListOption) error {
 	collection, err := w.collection(ctx, gvk)
 	if err != nil || collection == "" {
 		return err
 	}
-	after, err := w.uids(ctx, gvk, o)
+	after, err := w.present(ctx, gvk, o)
 	if err != nil {
 		return err
 	}
 	var all []run.Gone
-	for key, uid := range before {
-		if after[key] != uid {
-			g := goneOf(collection, key, uid)
+	for key, was := range before {
+		if after[key].uid != was.uid {
+			g := goneOf(collection, key, was)
 			g.Ending = true // some may have finalizers
 			all = append(all, g)
 		}
@@ -278,6 +309,9 @@ func (s *subresource) Create(ctx context.Context, obj, sub crclient.Object, opts
 
 // Update implements client.SubResourceWriter.
 func (s *subresource) Update(ctx context.Context, obj crclient.Object, opts ...crclient.SubResourceUpdateOption) error {
+	if err := s.w.writeBack(ctx, obj, s.name); err != nil {
+		return err
+	}
 	before := obj.GetResourceVersion()
 	return s.w.write(ctx, "update "+s.name, obj, func() error { return s.SubResourceClient.Update(ctx, obj, opts...) }, changed(obj, before))
 }

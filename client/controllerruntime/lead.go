@@ -92,9 +92,12 @@ func (l *lead) present() (all []*registration, generation string, changed <-chan
 	return all, l.generation, l.changed
 }
 
-// run takes part in the lead until ctx ends. It fails when the queue service refuses it
-// permanently.
+// run takes part in the lead until ctx ends, from when there is something to lead. It fails when
+// the queue service refuses it permanently.
 func (l *lead) run(ctx context.Context) error {
+	if !l.awaitHandlers(ctx) {
+		return nil
+	}
 	w, err := client.NewWorker(l.o.conn, client.ReconcilerFunc(l.lead), feed.Led(client.WorkerConfig{
 		Queue: l.feed.Name(), Name: l.o.o.Identity + "/" + l.o.o.Name + feed.Suffix, Grace: 2 * lastWrites, Log: l.o.o.Log,
 		OnConnected: func(connected bool, generation string) {
@@ -119,6 +122,33 @@ func (l *lead) run(ctx context.Context) error {
 	stopped := context.AfterFunc(ctx, func() { close(l.stop) })
 	defer stopped()
 	return w.Run(ctx)
+}
+
+// startsWithin is how long controllers may take to start before it is reported.
+const startsWithin = 30 * time.Second
+
+// awaitHandlers waits until there is a handler and every controller has started; false when ctx
+// ended first. In a manager with leader election controllers start once it is elected. A replica
+// that led without their handlers would keep changes from the elected one.
+func (l *lead) awaitHandlers(ctx context.Context) bool {
+	var late <-chan time.Time
+	for {
+		all, _, changed := l.present()
+		switch waiting := l.o.unstarted(); {
+		case len(all) == 0:
+		case waiting == 0:
+			return true
+		case late == nil:
+			late = time.After(startsWithin)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		case <-late:
+			l.o.report("feed", l.feed.Name(), fmt.Errorf("this replica does not lead: %d of its controllers have not started, and only their queues tell that they have", l.o.unstarted()))
+		}
+	}
 }
 
 // prepare makes the queue of the feed's key; false when ctx ended first.

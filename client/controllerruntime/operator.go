@@ -22,6 +22,7 @@ import (
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/writeback"
 	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
@@ -67,12 +68,14 @@ type Operator struct {
 	o     Options
 	index *client.Index
 	conn  grpc.ClientConnInterface // to the queue service; nil without one
+	guard *writeback.Guard
 
 	mu          sync.Mutex // guards what follows
 	seen        client.Barrier
 	fed         client.Barrier
 	collections map[schema.GroupVersionResource]string // full names
 	queues      map[string]keptQueue
+	waiting     int                        // controllers that have not started
 	fault       chan error                 // holds the first one that the manager has to end with
 	lead        *lead                      // of the cache that has started
 	said        map[string]*attempt.Report // by op
@@ -106,8 +109,9 @@ func New(index, queue grpc.ClientConnInterface, o Options) (*Operator, error) {
 	}
 	o.Cluster, o.FeedLease = cmp.Or(o.Cluster, "dev"), cmp.Or(o.FeedLease, 1800*time.Millisecond)
 	o.Revision, o.Log = cmp.Or(o.Revision, builtOf()), cmp.Or(o.Log, slog.Default()) //nolint:forbidigo // as the client does
+	of := client.NewIndex(index)
 	return &Operator{
-		o: o, index: client.NewIndex(index), conn: queue, seen: client.Barrier{}, fed: client.Barrier{}, queues: map[string]keptQueue{},
+		o: o, index: of, conn: queue, guard: writeback.New(of), seen: client.Barrier{}, fed: client.Barrier{}, queues: map[string]keptQueue{},
 		collections: map[schema.GroupVersionResource]string{},
 		fault:       make(chan error, 1), said: map[string]*attempt.Report{},
 	}, nil
@@ -156,6 +160,22 @@ func (o *Operator) queueFailed(name, op, key string, err error) {
 
 // queueName names the queue of a controller, or of the feed.
 func (o *Operator) queueName(of string) string { return o.o.Cluster + "/" + o.o.Name + "/" + of }
+
+// unstarted is how many controllers have no queue yet.
+func (o *Operator) unstarted() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.waiting
+}
+
+// started says that a controller that was waited for has its queue.
+func (o *Operator) started() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.waiting--; o.lead != nil {
+		o.lead.wakeUp()
+	}
+}
 
 // keep has the feed wait for what handlers add to a queue.
 func (o *Operator) keep(name string, q keptQueue) error {

@@ -33,7 +33,13 @@ type Controller[T comparable] struct {
 // Reconciler wraps a reconciler. Its context ends with the lease of the request, reads of the
 // operator's cache and client with that context see what caused the request and what its earlier
 // runs read and wrote, on any replica, and writes are refused once the lease has ended.
+//
+// Until each of them has its queue, which a manager makes when it starts the controller, the
+// replica does not lead the feed.
 func Reconciler[T comparable](o *Operator, r reconcile.TypedReconciler[T]) *Controller[T] {
+	o.mu.Lock()
+	o.waiting++
+	o.mu.Unlock()
 	return &Controller[T]{op: o, inner: r}
 }
 
@@ -117,5 +123,6 @@ func (c *Controller[T]) newQueue(name string, limiter workqueue.TypedRateLimiter
 		return nil, err
 	}
 	c.queue = q
+	c.op.started()
 	return q, nil
 }

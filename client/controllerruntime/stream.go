@@ -164,11 +164,16 @@ type events struct {
 
 func (s *events) follow(ctx context.Context, o client.WatchOptions) {
 	for e, err := range s.t.op.index.Watch(ctx, s.q.collection, o) {
+		if err != nil && ctx.Err() != nil { // the reader is gone
+			return
+		}
 		if err != nil {
+			s.lost()
 			s.failed(statusOf(err))
 			return
 		}
 		if e.Type == client.EventGap {
+			s.lost()
 			s.failed(expired("history was lost: " + e.Reason))
 			return
 		}
@@ -180,6 +185,13 @@ func (s *events) follow(ctx context.Context, o client.WatchOptions) {
 			s.at = e.Position
 		}
 	}
+}
+
+// lost drops what watches of the collection would go on at: a list at the same resource version
+// must not lead back to it.
+func (s *events) lost() {
+	s.at = client.Position{}
+	s.t.lose(s.q.collection)
 }
 
 func (s *events) write(e client.Event) error {

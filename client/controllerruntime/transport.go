@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -123,39 +122,6 @@ func (t *transport) options(q request) client.WatchOptions {
 		o.View = client.ViewMetadata
 	}
 	return o
-}
-
-// id names what is followed at a resource version.
-func (q request) id(version string) string {
-	return strings.Join([]string{q.collection, q.namespace, q.labels, q.fields, fmt.Sprint(q.metadata), version}, "\x00")
-}
-
-// mostPositions is how many resource versions a watch can go on at.
-const mostPositions = 1000
-
-// keep has watches go on at a resource version.
-func (t *transport) keep(q request, version string, at client.Position) {
-	if at == (client.Position{}) || version == "" {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	id := q.id(version)
-	if _, again := t.at[id]; !again {
-		t.order = append(t.order, id)
-	}
-	t.at[id] = at
-	if len(t.order) > mostPositions {
-		delete(t.at, t.order[0])
-		t.order = slices.Delete(t.order, 0, 1)
-	}
-}
-
-func (t *transport) position(q request) (client.Position, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	at, ok := t.at[q.id(q.version)]
-	return at, ok
 }
 
 // statusOf is what an API server would say of an error of the index.

@@ -15,6 +15,9 @@ func (c *Conn) Memory() client.Memory { return &memory{conn: c.stream} }
 
 const bucketName = "deltaplane-triggers"
 
+// Buckets are those of NATS that a connection writes, beside the log's own.
+var Buckets = []string{bucketName}
+
 // memory implements [client.Memory].
 type memory struct {
 	conn *stream.Conn

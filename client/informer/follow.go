@@ -209,7 +209,7 @@ func reasonOf(r client.DeleteReason) Reason {
 	switch r {
 	case client.DeleteInferred:
 		return Inferred
-	case client.DeleteFiltered:
+	case client.DeleteFiltered, client.DeleteNotVisible:
 		return Filtered
 	default:
 		return Observed

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/deltaplane/deltaplane/services/reflector"
@@ -20,6 +21,9 @@ type Config struct {
 	// "widgets.example.com", "leases.coordination.k8s.io/kube-node-lease". Default: those of
 	// "deltaplane up", which are pods, nodes, jobs and the leases of nodes.
 	Resources []string
+	// DropFields are the paths of the fields that are left out of objects, by the resource as
+	// Resources names it: {"pods": {"status.conditions"}}.
+	DropFields map[string][]string
 	// Objects are there before anything is mirrored, created in this order: the
 	// CustomResourceDefinitions of Resources, namespaces. Each is as in [Env.Apply].
 	Objects []any
@@ -105,6 +109,11 @@ func (c Config) validate() error {
 			faults = append(faults, errors.New(`resource "*": name each resource, so that it is known when all are mirrored`))
 		}
 	}
+	for name := range c.DropFields {
+		if !slices.Contains(c.Resources, name) {
+			faults = append(faults, fmt.Errorf("drop fields: resource %q is not one of Resources", name))
+		}
+	}
 	_, err := c.mirrored()
 	return errors.Join(append(faults, err)...)
 }
@@ -120,6 +129,7 @@ func (c Config) mirrored() ([]reflector.Resource, error) {
 		if err != nil {
 			return nil, err
 		}
+		r.Transform.Drop = c.DropFields[name]
 		all = append(all, r)
 	}
 	return all, nil

@@ -2,33 +2,18 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/deltaplane/deltaplane/internal/upstream"
 )
-
-func source() upstream.Source {
-	ours := upstream.Patch{Old: "cache.New(", New: "newCache("}
-	return upstream.Source{
-		Module: "sigs.k8s.io/controller-runtime", From: "pkg/cache",
-		Files: map[string][]upstream.Patch{
-			"cache_test.go": {
-				upstream.Moved("cache_test", "caches"), ours,
-				{Old: "CacheTest(cache.New,", New: "CacheTest(newCache,"},
-				{Old: "NonBlockingGetTest(cache.New,", New: "NonBlockingGetTest(newCache,"},
-				{Old: "CacheTestReaderFailOnMissingInformer(cache.New,", New: "CacheTestReaderFailOnMissingInformer(newCache,"},
-			},
-			"informer_cache_test.go": {upstream.Moved("cache_test", "caches"), ours},
-		},
-	}
-}
 
 // spec is one of ginkgo's report.
 type spec struct {
@@ -66,31 +51,44 @@ func excused(t *testing.T, path string) map[string]string {
 	return all
 }
 
-func TestPkgCache(t *testing.T) {
+// needsPrograms skips a test where there is no real API server.
+func needsPrograms(t *testing.T) {
+	t.Helper()
 	if os.Getenv("DELTAPLANE_KUBE") != "1" {
 		t.Skip("DELTAPLANE_KUBE is not 1: the suite needs a real API server, see `make kube-build`")
 	}
-	programs, err := filepath.Abs(os.Getenv("DELTAPLANE_KUBE_PROGRAMS"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := upstream.Compile(t, source(), "caches")
-	for _, kind := range []string{"local", "remote"} {
-		t.Run(kind, func(t *testing.T) { judge(t, program, programs, kind) })
-	}
 }
 
-// judge runs the suite on one kind of cache. What comes of each spec must be what the list says.
-func judge(t *testing.T, program, programs, kind string) {
-	list := filepath.Join("testdata", kind+".txt")
-	excuses := excused(t, list)
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-	defer cancel()
+// suite is a compiled suite: it runs in a folder, with variables besides those of its environment.
+// What comes of each spec, and of each function of the testing package, must be what the list says.
+type suite struct {
+	program, dir, list string
+	env                []string
+}
+
+func (s suite) run(t *testing.T) {
+	j := judge{list: s.list, excuses: excused(t, s.list), seen: map[string]bool{}}
+	e := newEnvironment(t)
+	swaps := filepath.Join(t.TempDir(), "swaps")
+	s.env = slices.Concat(os.Environ(), e.variables(), s.env, []string{"DELTAPLANE_SWAPS=" + swaps, "TMPDIR=" + t.TempDir()}) // envtest leaves files
+	s.specs(t, &j)
+	s.functions(t, &j)
+	for name := range j.excuses {
+		if !j.seen[name] {
+			t.Errorf("there is no %q any more: remove it from %s", name, s.list)
+		}
+	}
+	made, err := os.ReadFile(swaps)
+	if err != nil {
+		t.Errorf("the suite uses nothing of Deltaplane: %v", err)
+	}
+	t.Logf("%d pass, %d are excused; %d caches, managers and queues are of Deltaplane", j.passed, len(j.excuses), len(made))
+}
+
+// specs runs those of ginkgo.
+func (s suite) specs(t *testing.T, j *judge) {
 	report := filepath.Join(t.TempDir(), "report.json")
-	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestSource$", "-test.timeout", "14m", "-ginkgo.json-report="+report, "-ginkgo.no-color", "-ginkgo.succinct")
-	cmd.Dir = "caches"
-	cmd.Env = append(os.Environ(), "DELTAPLANE_CACHE="+kind, "DELTAPLANE_KUBE_PROGRAMS="+programs)
-	out, runErr := cmd.CombinedOutput()
+	out, runErr := s.start(t, 15*time.Minute, "-test.run", "^TestSource$", "-ginkgo.json-report="+report, "-ginkgo.no-color", "-ginkgo.succinct")
 	text, err := os.ReadFile(report)
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", runErr, err, out)
@@ -99,30 +97,68 @@ func judge(t *testing.T, program, programs, kind string) {
 	if err := json.Unmarshal(text, &suites); err != nil {
 		t.Fatal(err)
 	}
-	passed, seen := 0, map[string]bool{}
 	for _, s := range suites[0].SpecReports {
-		name := s.name()
-		_, excuse := excuses[name]
-		seen[name] = true
 		switch {
 		case s.LeafNodeType != "It" && s.State != "passed":
 			t.Errorf("%s: %s: %s", s.LeafNodeType, s.State, s.Failure.Message)
-		case s.LeafNodeType != "It", s.State == "skipped", s.State == "pending":
-		case s.State == "passed" && excuse:
-			t.Errorf("%s passes: remove it from %s", name, list)
-		case s.State == "passed":
-			passed++
-		case !excuse:
-			t.Errorf("%s: %s: %.2000s", name, s.State, s.Failure.Message)
+		case s.LeafNodeType != "It":
+		case s.State == "skipped", s.State == "pending":
+			j.seen[s.name()] = true
+		default:
+			j.see(t, s.name(), s.State == "passed", s.State+": "+s.Failure.Message)
 		}
 	}
-	for name := range excuses {
-		if !seen[name] {
-			t.Errorf("there is no %q any more: remove it from %s", name, list)
-		}
-	}
-	t.Logf("%d specs pass, %d are excused", passed, len(excuses))
-	if passed == 0 {
+	if j.passed == 0 {
 		t.Errorf("nothing passes: %v\n%.4000s", runErr, out)
+	}
+}
+
+// functions runs the others, each in a process of its own: a bubble that deadlocks ends it.
+func (s suite) functions(t *testing.T, j *judge) {
+	names, err := s.start(t, time.Minute, "-test.list", "^Test")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, names)
+	}
+	for name := range strings.FieldsSeq(string(names)) {
+		if name == "TestSource" {
+			continue
+		}
+		out, err := s.start(t, 2*time.Minute, "-test.run", "^"+name+"$", "-test.v")
+		if err == nil && !bytes.Contains(out, []byte("--- PASS: "+name)) {
+			err = errors.New("it did not run")
+		}
+		j.see(t, name, err == nil, string(out))
+	}
+}
+
+// start runs the program.
+func (s suite) start(t *testing.T, limit time.Duration, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.program, append(args, "-test.timeout="+(limit-10*time.Second).String())...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	return cmd.CombinedOutput()
+}
+
+// judge knows what was to come of everything.
+type judge struct {
+	list    string
+	excuses map[string]string
+	seen    map[string]bool
+	passed  int
+}
+
+// see compares what came of a spec with the list.
+func (j *judge) see(t *testing.T, name string, passed bool, text string) {
+	t.Helper()
+	_, excuse := j.excuses[name]
+	j.seen[name] = true
+	switch {
+	case passed && excuse:
+		t.Errorf("%s passes: remove it from %s", name, j.list)
+	case passed:
+		j.passed++
+	case !excuse:
+		t.Errorf("%s: %.2000s", name, text)
 	}
 }

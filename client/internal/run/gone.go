@@ -28,6 +28,11 @@ type Gone struct {
 	Key        string `json:"k"`
 	// UID may be empty: then nobody may have the key.
 	UID string `json:"u"`
+	// Version is one that the object had, empty if none is known, and Epoch, which Deleted sets,
+	// that of the collection. An index that has not reached it may not have seen the object's
+	// creation.
+	Version string `json:"v,omitempty"`
+	Epoch   uint64 `json:"p,omitempty"`
 	// At is when, in seconds.
 	At int64 `json:"t"`
 	// Ending says that the deletion may only have been requested: an index has seen it too that
@@ -40,6 +45,16 @@ var errTooManyGone = errors.New("more deletions than the state of a key has room
 
 // Deleted notes objects that were deleted, also for the key's next run, even if this process dies.
 func (r *Run) Deleted(ctx context.Context, all ...Gone) error {
+	for n := range all {
+		if all[n].Version == "" {
+			continue
+		}
+		at, err := r.revision(ctx, all[n].Collection, all[n].Version)
+		if err != nil {
+			return err
+		}
+		all[n].Epoch = at.Epoch
+	}
 	r.mu.Lock()
 	r.gone = append(r.gone, all...)
 	r.mu.Unlock()
@@ -114,7 +129,9 @@ func (r *Run) await(ctx context.Context, g Gone) (client.Bounds, error) {
 	defer cancel()
 	wait := attempt.Wait{First: 5 * time.Millisecond, Most: 200 * time.Millisecond, Low: 0.5, High: 1}
 	for {
-		obj, at, err := r.cfg.Index.Find(limit, g.Collection, g.Key, client.ReadOptions{AtLeast: r.AtLeast(g.Collection), View: client.ViewMetadata})
+		least := client.Barrier{g.Collection: r.AtLeast(g.Collection)}
+		least.Raise(g.Collection, g.existed())
+		obj, at, err := r.cfg.Index.Find(limit, g.Collection, g.Key, client.ReadOptions{AtLeast: least[g.Collection], View: client.ViewMetadata})
 		switch {
 		case limit.Err() != nil && ctx.Err() == nil, errors.Is(err, client.ErrKeyQuarantined):
 		case err != nil:
@@ -132,6 +149,11 @@ func (r *Run) await(ctx context.Context, g Gone) (client.Bounds, error) {
 				g.Collection, g.Key, g.UID, client.ErrRevisionNotReached)
 		}
 	}
+}
+
+// existed is a revision at which the object existed, zero if none is known.
+func (g Gone) existed() client.Revision {
+	return client.Revision{Epoch: g.Epoch, RV: g.Version}
 }
 
 // seen reports whether an index that shows obj under the key, nil for nothing, has seen the

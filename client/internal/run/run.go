@@ -73,23 +73,33 @@ func (r *Run) Saw(collection string, at client.Bounds) {
 
 // Wrote notes the resource version of something that was written.
 func (r *Run) Wrote(ctx context.Context, collection, resourceVersion string) error {
-	rv, err := delta.ParseRV(resourceVersion)
+	at, err := r.revision(ctx, collection, resourceVersion)
 	if err != nil {
 		return err
-	}
-	at := client.Revision{Epoch: r.AtLeast(collection).Epoch, RV: rv}
-	if at.Epoch == 0 { // the queue compares revisions of one epoch
-		now, err := r.cfg.Index.WaitFor(ctx, client.Barrier{collection: {}}, 0)
-		if err != nil {
-			return err
-		}
-		at.Epoch = now[collection].Epoch
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrote.Raise(collection, at)
 	r.least.Raise(collection, at)
 	return nil
+}
+
+// revision is that of a version in a collection's present epoch: the queue and the index compare
+// revisions of one epoch.
+func (r *Run) revision(ctx context.Context, collection, version string) (client.Revision, error) {
+	rv, err := delta.ParseRV(version)
+	if err != nil {
+		return client.Revision{}, err
+	}
+	at := client.Revision{Epoch: r.AtLeast(collection).Epoch, RV: rv}
+	if at.Epoch == 0 {
+		now, err := r.cfg.Index.WaitFor(ctx, client.Barrier{collection: {}}, 0)
+		if err != nil {
+			return client.Revision{}, err
+		}
+		at.Epoch = now[collection].Epoch
+	}
+	return at, nil
 }
 
 // Results are what was read and written: also those of a run that failed are for the next one.

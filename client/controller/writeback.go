@@ -1,0 +1,81 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/deltaplane/deltaplane/client/internal/writeback"
+)
+
+// Transport is for clients of a cluster's API server, with client-go by Wrap of rest.Config. An
+// empty cluster is Options.Cluster. It sends no PUT that would remove what the index leaves out of
+// the collection's objects: an object that was read here lacks it. The error wraps
+// [client.ErrDroppedFields] and names the fields. Of the subresources only status is looked at, and
+// patches and Apply are sent. An index that cannot be asked is an error too.
+func (c *Controller) Transport(cluster string) func(next http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return &transport{guard: c.guard, cluster: cmp.Or(cluster, c.o.Cluster), next: next}
+	}
+}
+
+type transport struct {
+	guard   *writeback.Guard
+	cluster string
+	next    http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodPut {
+		return t.next.RoundTrip(r)
+	}
+	for _, target := range targets(r.URL.Path) {
+		target.of.Cluster = t.cluster
+		if err := t.guard.Update(r.Context(), target.of, target.subresource); err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close() // as is the duty of a RoundTripper
+			}
+			return nil, fmt.Errorf("controller: PUT %s is not sent: %w", r.URL.Path, err)
+		}
+	}
+	return t.next.RoundTrip(r)
+}
+
+// target is an object's resource, and the subresource.
+type target struct {
+	of          writeback.Resource
+	subresource string
+}
+
+// targets reads the path of an object. Behind a proxy the API server's paths begin with another
+// one, so that there may be several readings; the index has at most one of them.
+func targets(path string) (all []target) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	for n, part := range parts {
+		var t target
+		rest := parts[n+1:]
+		switch {
+		case part == "api" && len(rest) >= 3:
+			t.of.Version, rest = rest[0], rest[1:]
+		case part == "apis" && len(rest) >= 4:
+			t.of.Group, t.of.Version, rest = rest[0], rest[1], rest[2:]
+		default:
+			continue
+		}
+		if rest[0] == "namespaces" && len(rest) > 3 { // else it is a namespace's own subresource
+			rest = rest[2:]
+		}
+		switch len(rest) {
+		case 2:
+			t.of.Name = rest[0]
+		case 3:
+			t.of.Name, t.subresource = rest[0], rest[2]
+		default:
+			continue
+		}
+		all = append(all, t)
+	}
+	return all
+}
