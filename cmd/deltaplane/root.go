@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/ask"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/auth"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/queues"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/serve"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/trust"
 )
 
 // streams are the process's standard streams, replaced in tests.
@@ -66,12 +68,12 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		&cobra.Group{ID: "run", Title: "Run:"},
 		&cobra.Group{ID: "ask", Title: "Ask and change:"},
 	)
-	for _, c := range []*cobra.Command{serve.NewUp(), serve.NewServe()} {
+	for _, c := range []*cobra.Command{serve.NewUp(), serve.NewServe(), trust.NewCerts()} {
 		c.GroupID = "run"
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), inspect.NewDescribe(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(),
+		ask.NewGet(), inspect.NewDescribe(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/internal/devcluster/control"
 	"github.com/deltaplane/deltaplane/internal/devcluster/kinds"
 	"github.com/deltaplane/deltaplane/internal/devcluster/read"
@@ -72,15 +74,28 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 // Run serves the API and runs the binder and the collector until ctx ends;
 // it returns nil on such a stop. It may be called once.
 func (c *Cluster) Run(ctx context.Context) error {
+	var secure *tls.Config
+	scheme := "http://"
+	if c.cfg.TLS.CertFile != "" {
+		var err error
+		if secure, err = certs.Server(c.cfg.TLS, false, "h2", "http/1.1"); err != nil {
+			return errors.Join(fmt.Errorf("dev cluster: %w", err), c.store.Close())
+		}
+		scheme = "https://"
+	}
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.cfg.Listen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("dev cluster: %w", err), c.store.Close())
 	}
-	c.url = "http://" + lis.Addr().String()
-	srv := &http.Server{Handler: c.server, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug)}
+	c.url = scheme + lis.Addr().String()
+	srv := &http.Server{TLSConfig: secure, Handler: c.server, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug)}
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		serve := srv.Serve
+		if secure != nil {
+			serve = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+		}
+		if err := serve(lis); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("dev cluster: %w", err)
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 // Config is the settings of a dev cluster. The zero value is a cluster on
@@ -18,7 +19,10 @@ import (
 type Config struct {
 	// Listen is the address of the API; "127.0.0.1:7448" when empty, port 0 for any.
 	Listen string
-	// Insecure allows an address that other machines can reach. The API authenticates nobody.
+	// TLS is used when its CertFile is set. With a CAFile only clients get in that show a
+	// certificate which descends from it; each may then do everything.
+	TLS certs.Config
+	// Insecure allows an address that other machines can reach without that.
 	Insecure bool
 	// DataDir keeps the state in a write-ahead log in this directory, so that what was
 	// acknowledged survives a kill and resource versions go on; empty keeps nothing.
@@ -77,8 +81,12 @@ func (c Config) validate() error {
 	var errs []error
 	if host, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("listen: %w", err))
-	} else if !c.Insecure && !loopback(host) {
-		errs = append(errs, fmt.Errorf("listen on %s: other machines can reach it and the dev cluster authenticates nobody; allow it as insecure", c.Listen))
+	} else if !c.Insecure && !loopback(host) && (c.TLS.CertFile == "" || c.TLS.CAFile == "") {
+		errs = append(errs, fmt.Errorf("listen on %s: other machines can reach it and nobody is authenticated; give a certificate and the authority of client certificates, or allow it as insecure", c.Listen))
+	}
+	errs = append(errs, certs.Validate(c.TLS))
+	if c.TLS.CAFile != "" && c.TLS.CertFile == "" {
+		errs = append(errs, fmt.Errorf("the client CA %q is given without a certificate of our own", c.TLS.CAFile))
 	}
 	if c.HistoryEvents < 1 {
 		errs = append(errs, fmt.Errorf("history events must be positive, not %d", c.HistoryEvents))

@@ -23,6 +23,7 @@ type selection struct {
 	key           string
 	namespaces    []string
 	allNamespaces bool
+	visibleOnly   bool
 	selector      string
 	fields        string
 	index         string // name=value
@@ -38,6 +39,7 @@ func (s *selection) register(flags *pflag.FlagSet) {
 	s.DialFlags.Register(flags)
 	flags.StringSliceVarP(&s.namespaces, "namespace", "n", nil, "only this `namespace`; several, repeated or with commas, up to 100 (default: all, and default for a KEY)")
 	flags.BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "objects of all namespaces, whatever --namespace says")
+	flags.BoolVar(&s.visibleOnly, "visible-only", false, "only what you may see, instead of an error where that is not all")
 	flags.StringVarP(&s.selector, "selector", "l", "", "only objects that match this label `selector`, for example app=web,tier!=db")
 	flags.StringVar(&s.fields, "field-selector", "", "only objects that match this field `selector`: of metadata.name, metadata.namespace and the paths of declared indexes, for example metadata.name!=web")
 	flags.StringVar(&s.index, "index", "", "only objects filed under `name=value` of an index, for example node=node-1")

@@ -15,7 +15,7 @@ import (
 
 // options are the selection in the words of the client.
 func (s *selection) options() (client.ListOptions, error) {
-	o := client.ListOptions{Namespaces: s.namespaces, Labels: s.selector, FieldSelector: s.fields, ReadOptions: client.ReadOptions{View: client.View(s.view()), AtLeast: client.Revision{RV: s.atLeast}}}
+	o := client.ListOptions{Namespaces: s.namespaces, Labels: s.selector, FieldSelector: s.fields, ReadOptions: client.ReadOptions{View: client.View(s.view()), AtLeast: client.Revision{RV: s.atLeast}, VisibleOnly: s.visibleOnly}}
 	if s.index == "" {
 		return o, nil
 	}

@@ -65,7 +65,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 	}
 	request := &indexv1.WatchRequest{
 		Collection: s.collection, Namespaces: s.namespaces, LabelSelector: s.selector, FieldSelector: s.fields,
-		View: s.view(), SkipInitialState: changesOnly, Consistency: s.consistency(),
+		View: s.view(), SkipInitialState: changesOnly, Consistency: s.consistency(), VisibleOnly: s.visibleOnly,
 	}
 	if s.index != "" {
 		request.Index, request.IndexValue, _ = strings.Cut(s.index, "=")

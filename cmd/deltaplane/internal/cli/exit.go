@@ -35,6 +35,9 @@ type UsageError struct{ Err error }
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
+// ErrRefused is what an error is that ends a command with the exit code of refusals.
+var ErrRefused = errors.New("refused")
+
 // HintError adds to a fault what may help.
 type HintError struct {
 	Err  error
@@ -76,6 +79,9 @@ func ExitCode(err error) int {
 		if errors.Is(err, rejected) {
 			return ExitRefused
 		}
+	}
+	if errors.Is(err, ErrRefused) {
+		return ExitRefused
 	}
 	if errors.Is(err, kube.ErrNotServed) {
 		return ExitNotFound

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -35,10 +36,7 @@ service's admin port does. It is the health check of the container images.`,
 			if strings.HasPrefix(a[0], "http://") || strings.HasPrefix(a[0], "https://") {
 				ctx, cancel := cli.ContextWithTimeout(cmd, timeout)
 				defer cancel()
-				return httpHealth(ctx, a[0], cmd.OutOrStdout())
-			}
-			if strings.HasPrefix(a[0], "http://") {
-				return checkHTTP(cmd, a[0], timeout)
+				return httpHealth(ctx, a[0], config, cmd.OutOrStdout())
 			}
 			conn, err := cli.Dial(a[0], config)
 			if err != nil {
@@ -65,12 +63,18 @@ service's admin port does. It is the health check of the container images.`,
 }
 
 // httpHealth asks a URL; anything but 200 is unavailable, with the page's text as the reason.
-func httpHealth(ctx context.Context, url string, out io.Writer) error {
+func httpHealth(ctx context.Context, url string, config rpc.DialConfig, out io.Writer) error {
+	conf, err := certs.Client(config.TLS, config.ServerName)
+	if err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	transport := &http.Transport{TLSClientConfig: conf}
+	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return &cli.UsageError{Err: err}
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
@@ -80,29 +84,5 @@ func httpHealth(ctx context.Context, url string, out io.Writer) error {
 		return status.Errorf(codes.Unavailable, "%s answered %s: %s", url, answer.Status, strings.TrimSpace(string(text)))
 	}
 	fmt.Fprintln(out, strings.TrimSpace(string(text)))
-	return nil
-}
-
-// checkHTTP fetches a readiness page.
-func checkHTTP(cmd *cobra.Command, url string, timeout time.Duration) error {
-	ctx, cancel := cli.ContextWithTimeout(cmd, timeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return &cli.UsageError{Err: err}
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return &cli.UnreachableError{What: url, Err: err}
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 4096))
-	if err != nil {
-		return &cli.UnreachableError{What: url, Err: err}
-	}
-	fmt.Fprintln(cmd.OutOrStdout(), answer.Status, strings.TrimSpace(string(text)))
-	if answer.StatusCode != http.StatusOK {
-		return status.Error(codes.Unavailable, url+" answers "+answer.Status)
-	}
 	return nil
 }

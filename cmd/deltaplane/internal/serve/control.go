@@ -75,6 +75,7 @@ func newServeControllers() *cobra.Command {
 	var c controlFlags
 	var log natsFlags
 	var k cli.KubeFlags
+	var insecure bool
 	cmd := &cobra.Command{
 		Use:   "controllers",
 		Short: "Run controllers: work off keys, write to the API server",
@@ -87,14 +88,16 @@ more keys, then, after --grace, they cancel what they are at.`,
 			if err != nil {
 				return err
 			}
+			protect(&c.config.Admin, c.config.Admin, insecure)
+			t.Certificates = map[string]string{"admin": c.config.Admin.TLS.CertFile, "client": c.dial.TLS.CertFile, "nats": log.security.TLS.CertFile}
 			return runControllers(cmd.Context(), &c, t, &log, client)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
 	flags.StringVar(&c.config.Admin.Listen, "admin-listen", "127.0.0.1:7454", "`address` of /metrics, /healthz and /readyz; off for none")
-	registerPprof(flags, &c.config.Admin.Pprof)
-	flags.BoolVar(&c.config.Admin.Insecure, "insecure", false, "permit --admin-listen beyond loopback; that port has neither TLS nor authentication")
+	registerAdmin(flags, &c.config.Admin)
+	flags.BoolVar(&insecure, "insecure", false, "the same as --admin-insecure")
 	flags.StringVar(&c.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&c.queue, "queue-url", cli.DefaultQueueAddr, "`address` of the queue service")
 	c.register(flags)

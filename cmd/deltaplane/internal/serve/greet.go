@@ -22,6 +22,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
 // greetTimeout is how long `up` waits for everything to be served before it says what is missing.
@@ -172,6 +173,11 @@ func (u *upFlags) missing(ctx context.Context) []string {
 			missing = append(missing, c.GetCollection())
 		}
 	}
+	for _, name := range u.reflected() {
+		if !slices.ContainsFunc(answer.GetCollections(), func(c *indexv1.CollectionStatus) bool { return c.GetCollection() == name }) {
+			missing = append(missing, name)
+		}
+	}
 	if served+len(missing) == 0 {
 		missing = append(missing, "every collection")
 	}
@@ -181,12 +187,25 @@ func (u *upFlags) missing(ctx context.Context) []string {
 	return missing
 }
 
+// reflected are the collections of the resources that are mirrored by default; others may have
+// names that only the API server can tell. Where access is checked there is no telling which of
+// them are listed.
+func (u *upFlags) reflected() []string {
+	var names []string
+	if len(u.reflecting.config.Resources) == 0 && !u.indexer.Access.Set() {
+		for _, r := range reflector.DefaultResources() {
+			names = append(names, u.reflecting.config.Cluster+"/"+r.Name)
+		}
+	}
+	return names
+}
+
 // missingNodes are those that have not registered yet.
 func (u *upFlags) missingNodes(ctx context.Context, index *grpc.ClientConn) []string {
 	nodes := delta.Collection{Cluster: u.nodes.config.Cluster, Version: "v1", Resource: "nodes"}.String()
 	got, err := indexclient.NewIndex(index).BatchGet(ctx, nodes, u.nodes.names(), indexclient.ReadOptions{View: indexclient.ViewKeys})
-	if err != nil {
-		return nil
+	if errors.Is(err, indexclient.ErrCollectionNotFound) || errors.Is(err, indexclient.ErrNotSynced) {
+		return u.nodes.names()
 	}
 	return got.Missing
 }

@@ -58,6 +58,7 @@ func newServeNode() *cobra.Command {
 	var t telemetry.Config
 	var n nodeFlags
 	var k cli.KubeFlags
+	var insecure bool
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the pods of a node on a container runtime",
@@ -85,6 +86,8 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 			if err != nil {
 				return err
 			}
+			protect(&n.admin, n.admin, insecure)
+			t.Certificates = map[string]string{"admin": n.admin.TLS.CertFile, "client": n.dial.TLS.CertFile}
 			return runNodes(cmd.Context(), &n, t, client)
 		},
 	}
@@ -107,8 +110,8 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.BoolVar(&n.config.NoEvents, "no-cri-events", false, "do not follow the runtime's event stream")
 	flags.StringVar(&n.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&n.admin.Listen, "admin-listen", "127.0.0.1:7455", "`address` of /metrics, /healthz and /readyz; off for none")
-	registerPprof(flags, &n.admin.Pprof)
-	flags.BoolVar(&n.admin.Insecure, "insecure", false, "permit --admin-listen beyond loopback; that port has neither TLS nor authentication")
+	registerAdmin(flags, &n.admin)
+	flags.BoolVar(&insecure, "insecure", false, "the same as --admin-insecure")
 	n.register(flags)
 	cli.RegisterDial(flags, &n.dial)
 	k.Register(flags)

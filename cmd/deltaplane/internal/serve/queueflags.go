@@ -1,17 +1,15 @@
 package serve
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
 
@@ -20,8 +18,7 @@ type queueFlags struct {
 	config       queue.Config
 	password     string // files
 	sentinel     string
-	ca           string
-	cert, key    string
+	tls          certs.Config
 	redisTLSName string
 }
 
@@ -31,9 +28,9 @@ func (q *queueFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's")
 	flags.StringVar(&q.config.RedisSentinelUsername, "redis-sentinel-username", "", "`user` the sentinels know this service as")
 	flags.StringVar(&q.sentinel, "redis-sentinel-password-file", "", "`file` with the password of the sentinels")
-	flags.StringVar(&q.ca, "redis-tls-ca", "", "PEM `file` of the authorities that sign the certificate of Redis (default: the system's)")
-	flags.StringVar(&q.cert, "redis-tls-cert", "", "PEM `file` of the certificate shown to Redis")
-	flags.StringVar(&q.key, "redis-tls-key", "", "PEM `file` of its key")
+	flags.StringVar(&q.tls.CAFile, "redis-tls-ca", "", "PEM `file` of the authorities that sign the certificate of Redis (default: the system's)")
+	flags.StringVar(&q.tls.CertFile, "redis-tls-cert", "", "PEM `file` of the certificate shown to Redis")
+	flags.StringVar(&q.tls.KeyFile, "redis-tls-key", "", "PEM `file` of its key")
 	flags.StringVar(&q.redisTLSName, "redis-tls-server-name", "", "`name` the certificate of Redis must have (default: the host's)")
 	flags.StringVar(&q.config.RedisPrefix, "redis-prefix", "dp", "`text` every Redis key begins with")
 	flags.BoolVar(&q.config.AllowEviction, "redis-allow-eviction", false, "permit a Redis that evicts keys, which can lose queues silently")
@@ -62,7 +59,7 @@ func (q *queueFlags) check() error {
 	for flag, value := range map[string]string{
 		"redis-username": q.config.RedisUsername, "redis-password-file": q.password,
 		"redis-sentinel-username": q.config.RedisSentinelUsername, "redis-sentinel-password-file": q.sentinel,
-		"redis-tls-ca": q.ca, "redis-tls-cert": q.cert, "redis-tls-key": q.key, "redis-tls-server-name": q.redisTLSName,
+		"redis-tls-ca": q.tls.CAFile, "redis-tls-cert": q.tls.CertFile, "redis-tls-key": q.tls.KeyFile, "redis-tls-server-name": q.redisTLSName,
 	} {
 		switch {
 		case value == "":
@@ -72,7 +69,7 @@ func (q *queueFlags) check() error {
 			errs = append(errs, fmt.Errorf("--%s has no effect without TLS: write --redis-url with rediss", flag))
 		}
 	}
-	if (q.cert == "") != (q.key == "") {
+	if certs.Validate(q.tls) != nil {
 		errs = append(errs, errors.New("--redis-tls-cert and --redis-tls-key need one another"))
 	}
 	slices.SortStableFunc(errs, func(a, b error) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
@@ -83,40 +80,21 @@ func (q *queueFlags) check() error {
 func (q *queueFlags) readSecrets(c *queue.Config) error {
 	var errs []error
 	read := func(flag, path string) string {
-		if path == "" {
-			return ""
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-			return ""
-		}
-		if len(strings.TrimSpace(string(text))) == 0 {
-			errs = append(errs, fmt.Errorf("--%s: %s is empty", flag, path))
-		}
-		return string(text)
+		secret, err := readSecret(flag, path)
+		errs = append(errs, err)
+		return secret
 	}
 	if q.password != "" {
-		c.RedisPassword = strings.TrimSpace(read("redis-password-file", q.password))
+		c.RedisPassword = read("redis-password-file", q.password)
 	}
 	if q.sentinel != "" {
-		c.RedisSentinelPassword = strings.TrimSpace(read("redis-sentinel-password-file", q.sentinel))
+		c.RedisSentinelPassword = read("redis-sentinel-password-file", q.sentinel)
 	}
-	if q.ca != "" || q.cert != "" || q.redisTLSName != "" {
-		c.RedisTLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.redisTLSName}
-	}
-	if q.ca != "" {
-		c.RedisTLS.RootCAs = x509.NewCertPool()
-		if pem := read("redis-tls-ca", q.ca); pem != "" && !c.RedisTLS.RootCAs.AppendCertsFromPEM([]byte(pem)) {
-			errs = append(errs, fmt.Errorf("--redis-tls-ca: %s holds no certificate", q.ca))
+	if (q.tls != certs.Config{}) || q.redisTLSName != "" {
+		var err error
+		if c.RedisTLS, err = certs.Client(q.tls, q.redisTLSName); err != nil {
+			errs = append(errs, fmt.Errorf("--redis-tls: %w", err))
 		}
-	}
-	if q.cert != "" {
-		pair, err := tls.LoadX509KeyPair(q.cert, q.key)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--redis-tls-cert: %w", err))
-		}
-		c.RedisTLS.Certificates = []tls.Certificate{pair}
 	}
 	return errors.Join(errs...)
 }

@@ -4,24 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
 	"math"
-	"net/url"
-	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
-	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer"
 	"github.com/deltaplane/deltaplane/services/queue"
@@ -40,107 +34,6 @@ address and may start in any order once NATS (and Redis) can be reached.`,
 	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeNode(), newServeDevcluster())
 	cli.Group(cmd)
 	return cmd
-}
-
-// connectRetry is the pause between attempts to reach a server at the start.
-const connectRetry = 500 * time.Millisecond
-
-// warnEvery is the number of such attempts from one warning to the next.
-const warnEvery = 10
-
-// natsFlags say where the log is.
-type natsFlags struct {
-	config stream.Config
-	wait   time.Duration
-}
-
-const defaultNATSURL = "nats://127.0.0.1:4222"
-
-func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
-	flags.StringVar(&n.config.URL, "nats-url", url, "`URL` of the NATS server, or several separated by commas")
-	flags.StringVar(&n.config.Credentials, "nats-creds", "", "NATS credentials `file`")
-	flags.DurationVar(&n.wait, "nats-wait", 15*time.Second, "how long to try to reach NATS at the start")
-	flags.IntVar(&n.config.Replicas, "nats-replicas", 1, "replicas of each log, made by the reflector")
-	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
-}
-
-// check reports faults that trying again cannot heal. It names no URL: that may hold a password.
-func (n *natsFlags) check() error {
-	for i, one := range strings.Split(n.config.URL, ",") {
-		if one = strings.TrimSpace(one); !strings.Contains(one, "://") {
-			one = "nats://" + one
-		}
-		u, err := url.Parse(one)
-		if err != nil || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			return fmt.Errorf("--nats-url: address %d is not nats://host:port (or tls, ws, wss)", i+1)
-		}
-	}
-	var errs []error
-	if n.config.Replicas < 1 || n.config.Replicas > 5 {
-		errs = append(errs, fmt.Errorf("--nats-replicas: %d: want 1 to 5", n.config.Replicas))
-	}
-	if n.config.TombstoneTTL < time.Second {
-		errs = append(errs, fmt.Errorf("--tombstone-ttl: %v: want at least 1s", n.config.TombstoneTTL))
-	}
-	if n.config.Credentials != "" {
-		if _, err := os.Stat(n.config.Credentials); err != nil {
-			errs = append(errs, fmt.Errorf("--nats-creds: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// await returns when the log can be reached, and warns while it cannot.
-func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error {
-	return func(tel *telemetry.Telemetry) error {
-		conn, err := n.connect(ctx, "up", tel.Log)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	}
-}
-
-// connect opens the log for one service.
-func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
-	c := n.config
-	c.Name, c.Log, c.Build = "deltaplane-"+service, log, cli.BuildVersion()
-	return reach(ctx, n.wait, log, func() (*stream.Conn, error) { return stream.Connect(ctx, c) })
-}
-
-// connectReader opens the log as a controller of anybody's does.
-func (n *natsFlags) connectReader(ctx context.Context, service string, log *slog.Logger) (*deltalog.Conn, error) {
-	c := deltalog.Config{
-		URL: n.config.URL, Credentials: n.config.Credentials, Options: n.config.Options, Name: "deltaplane-" + service,
-		Replicas: n.config.Replicas, TombstoneTTL: n.config.TombstoneTTL, Log: log,
-	}
-	return reach(ctx, n.wait, log, func() (*deltalog.Conn, error) { return deltalog.Connect(ctx, c) })
-}
-
-// reach tries for a while to reach NATS.
-func reach[C any](ctx context.Context, wait time.Duration, log *slog.Logger, connect func() (C, error)) (none C, err error) {
-	deadline := time.Now().Add(wait)
-	for attempt := 0; ; attempt++ {
-		conn, err := connect()
-		if err == nil {
-			return conn, nil
-		}
-		if ctx.Err() != nil {
-			return none, ctx.Err()
-		}
-		if time.Now().After(deadline) {
-			return none, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
-		}
-		// Services may start in any order, also before the server they need.
-		if attempt%warnEvery == 0 {
-			log.Warn("cannot reach NATS yet", telemetry.Err(err))
-		}
-		select {
-		case <-ctx.Done():
-			return none, ctx.Err()
-		case <-time.After(connectRetry):
-		}
-	}
 }
 
 // withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.
@@ -169,6 +62,12 @@ func (s *serving) register(flags *pflag.FlagSet, c *rpc.ServerConfig, admin *tel
 	registerServer(flags, "", c, admin, listen, adminListen)
 	registerTelemetry(flags, &s.telemetry, "info")
 	s.security.register(flags)
+}
+
+// shows has the expiry of certificates shown, those of the servers among them.
+func (s *serving) shows(others map[string]string) {
+	s.telemetry.Certificates = s.security.certificates()
+	maps.Copy(s.telemetry.Certificates, others)
 }
 
 func newServeIndexer() *cobra.Command {
@@ -202,7 +101,10 @@ Any number of replicas may serve behind one name. Told to stop, one says NOT_SER
 on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s.security.apply(&cfg.RPC, &cfg.Admin)
+			if err := s.security.apply(&cfg.RPC, &cfg.Admin, &cfg.Access); err != nil {
+				return &cli.UsageError{Err: err}
+			}
+			s.shows(map[string]string{"nats": log.security.TLS.CertFile})
 			return runIndexer(cmd.Context(), cfg, 0, s.telemetry, &log)
 		},
 	}
@@ -238,7 +140,10 @@ and each with TLS: rediss, rediss+sentinel, rediss+cluster. USER:PASSWORD@ may s
 the hosts, though --redis-password-file keeps the password out of the list of processes.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s.security.apply(&q.config.RPC, &q.config.Admin)
+			if err := s.security.apply(&q.config.RPC, &q.config.Admin, &q.config.Access); err != nil {
+				return &cli.UsageError{Err: err}
+			}
+			s.shows(map[string]string{"redis": q.tls.CertFile})
 			return runQueue(cmd.Context(), &q, s.telemetry)
 		},
 	}
@@ -327,14 +232,14 @@ all reflectors of the log and permanently, by "deltaplane reflection add". In a 
   - {resource: pods, drop_fields: [status.conditions]}`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s.security.apply(&r.config.RPC, &r.config.Admin)
-			if err := errors.Join(r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check()); err != nil {
+			if err := errors.Join(s.security.apply(&r.config.RPC, &r.config.Admin, &r.config.Access), r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check()); err != nil {
 				return &cli.UsageError{Err: err}
 			}
 			client, err := k.Load()
 			if err != nil {
 				return err
 			}
+			s.shows(map[string]string{"nats": log.security.TLS.CertFile})
 			return runReflector(cmd.Context(), r.config, s.telemetry, &log, client)
 		},
 	}
@@ -390,7 +295,10 @@ nothing any more. Its nodes are run by "deltaplane serve node --simulated-nodes"
 	}
 	registerTelemetry(cmd.Flags(), &t, "info")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
-	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
+	cmd.Flags().StringVar(&cfg.TLS.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
+	cmd.Flags().StringVar(&cfg.TLS.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
+	cmd.Flags().StringVar(&cfg.TLS.CAFile, "serve-tls-client-ca", "", "PEM `file` of the authorities whose client certificates are required; who shows one may do everything")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback without TLS and client certificates")
 	registerTolerations(cmd.Flags(), &tolerations)
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
 	return cmd

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/dirlock"
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers"
 	"github.com/deltaplane/deltaplane/services/indexer"
@@ -134,16 +136,23 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		u.queue.config.DataDir = filepath.Join(u.dataDir, "queue")
 	}
 	u.indexer.DataDir = filepath.Join(u.dataDir, "index")
-	u.security.apply(&u.indexer.RPC, &u.indexer.Admin)
-	u.security.apply(&u.queue.config.RPC, &u.queue.config.Admin)
-	u.security.apply(&u.reflecting.config.RPC, &u.reflecting.config.Admin)
-	u.control.config.Admin.Insecure, u.control.config.Admin.Pprof = u.security.insecure, u.security.pprof
+	errs = append(errs, u.security.apply(&u.indexer.RPC, &u.indexer.Admin, &u.indexer.Access))
+	u.queue.config.Access, u.reflecting.config.Access = u.indexer.Access, u.indexer.Access
+	for _, c := range []struct {
+		rpc   *rpc.ServerConfig
+		admin *telemetry.AdminConfig
+	}{{&u.queue.config.RPC, &u.queue.config.Admin}, {&u.reflecting.config.RPC, &u.reflecting.config.Admin}} {
+		u.security.secure(c.rpc, c.admin)
+	}
+	protect(&u.control.config.Admin, u.security.admin, u.security.insecure)
+	protect(&u.nodes.admin, u.security.admin, u.security.insecure)
+	u.telemetry.Certificates = u.security.certificates()
+	maps.Copy(u.telemetry.Certificates, map[string]string{"client": u.control.dial.TLS.CertFile, "nats": u.log.security.TLS.CertFile, "redis": u.queue.tls.CertFile})
 	u.control.config.Cluster = u.reflecting.config.Cluster
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
 	u.control.config.Controllers = u.control.names
 	u.nodes.config.Cluster, u.nodes.index, u.nodes.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
-	u.nodes.config.RootDir, u.nodes.admin.Insecure = filepath.Join(u.dataDir, "nodes"), u.security.insecure
-	u.nodes.admin.Pprof = u.security.pprof
+	u.nodes.config.RootDir = filepath.Join(u.dataDir, "nodes")
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
 	if u.runs("controllers") {
 		errs = append(errs, u.control.config.Validate())
@@ -155,8 +164,8 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		errs = append(errs, fmt.Errorf("--nodes %d is below zero", u.nodes.simulated))
 	}
 	if u.runs("controllers") || u.runs("nodes") {
-		if u.security.auth.TokenFile != "" && u.control.dial.TokenFile == "" {
-			errs = append(errs, errors.New("--auth-token-file needs --token-file as well: controllers and nodes of this process call its services"))
+		if (u.security.auth.TokenFile != "" || u.indexer.Access.Set()) && u.control.dial.TokenFile == "" && u.control.dial.TLS.CertFile == "" {
+			errs = append(errs, errors.New("--auth-token-file, --access-policy and --access-cluster need --token-file or --tls-cert as well: controllers and nodes of this process call its services"))
 		}
 		if u.security.tls.CertFile != "" && !u.control.dial.UseTLS {
 			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers and nodes of this process call its services"))

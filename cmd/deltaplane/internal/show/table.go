@@ -17,6 +17,12 @@ type table struct {
 	Widths []int
 }
 
+// Table writes rows in aligned columns.
+func Table(out io.Writer, rows [][]string) error {
+	t := table{out: out, rows: rows}
+	return t.flush()
+}
+
 func (t *table) Row(cells []string) { t.rows = append(t.rows, cells) }
 
 // flush writes the rows that are held back.
