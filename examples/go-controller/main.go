@@ -52,10 +52,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	config.QPS = -1 // the queue's rate limiter is enough
-	api, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return err
-	}
 	index, err := client.Dial(*indexAddr, client.DialConfig{})
 	if err != nil {
 		return err
@@ -75,6 +71,11 @@ func run(ctx context.Context) error {
 		defer options.Deltas.Close()
 	}
 	ctl := controller.New(index, queue, options).For(sites.collection).Owns(configMaps.collection)
+	config.Wrap(ctl.Transport("")) // no update removes what the index leaves out
+	api, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	if *health != "" {
 		go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(*health, ctl.Health())) }()
 	}

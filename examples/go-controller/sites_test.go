@@ -31,13 +31,15 @@ func siteOf(title string) *Site {
 func TestSites(t *testing.T) {
 	cfg := dptest.Config{Resources: []string{"sites.example.com", "configmaps"}, Objects: []any{crd}}
 	dptest.Run(t, cfg, 30, func(t *testing.T, env *dptest.Env) {
-		api, err := dynamic.NewForConfig(&rest.Config{Host: env.API(), QPS: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctl := controller.New(env.Index(), env.Queue(), controller.Options{
 			Name: "sites", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		}).For(sites.collection).Owns(configMaps.collection)
+		config := &rest.Config{Host: env.API(), QPS: -1}
+		config.Wrap(ctl.Transport(""))
+		api, err := dynamic.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
 		p := publisher{writer{api, ctl}}
 		env.Go(func(ctx context.Context) error { return ctl.Run(ctx, p.reconcile) })
 		settled := func() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -37,7 +38,7 @@ func siteOf(title string) *examplev1.Site {
 	}
 }
 
-func newScheme(t *testing.T) *runtime.Scheme {
+func newScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, examplev1.AddToScheme} {
@@ -48,17 +49,17 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return scheme
 }
 
-// newManager is a replica of the operator on an environment.
-func newManager(t *testing.T, env *dptest.Env) ctrl.Manager {
+// newManager is a replica of the operator.
+func newManager(t testing.TB, cfg *rest.Config, index, queue grpc.ClientConnInterface) ctrl.Manager {
 	t.Helper()
-	operator, err := deltaplane.New(env.Index(), env.Queue(), deltaplane.Options{
+	operator, err := deltaplane.New(index, queue, deltaplane.Options{
 		Name: "sites", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	yes := true
-	mgr, err := ctrl.NewManager(&rest.Config{Host: env.API(), QPS: -1}, ctrl.Options{
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: newScheme(t), NewCache: operator.NewCache, NewClient: operator.NewClient,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: &yes},
@@ -81,8 +82,10 @@ func TestSitesArePublishedAndArchived(t *testing.T) {
 	}
 	cfg := dptest.Config{Resources: []string{"sites.example.com", "configmaps"}, Objects: []any{string(crd)}}
 	dptest.Run(t, cfg, 20, func(t *testing.T, env *dptest.Env) {
-		env.Go(newManager(t, env).Start)
-		env.Go(newManager(t, env).Start)
+		cfg := &rest.Config{Host: env.API(), QPS: -1}
+		for range 2 {
+			env.Go(newManager(t, cfg, env.Index(), env.Queue()).Start)
+		}
 		settled := func() {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
