@@ -19,6 +19,7 @@ func Family() harness.Family {
 		About: "reads and query streams beside echoes, latency under load, memory and cold sync beside a client-go informer, watches",
 		Parts: []harness.Part{
 			{Name: "reads", Run: indexCalls},
+			{Name: "access", Run: indexAccess},
 			{Name: "latency", Run: indexLatency},
 			{Name: "pods", Run: indexPods},
 			{Name: "managed", Run: indexManaged},

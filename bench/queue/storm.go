@@ -164,12 +164,14 @@ func (l *driver) stormOfCallers(ctx context.Context, d time.Duration) (load.Turn
 	return t, err
 }
 
-// drain works off what is ready.
+// drain works off what is ready, and what workers hold that have just left.
 func (l *driver) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	n, err := l.left(ctx)
-	if err != nil || n.GetReady() == 0 {
+	// The server gives back the keys of an ended stream when it sees the end, which may be later.
+	keys := n.GetReady() + n.GetProcessing()
+	if err != nil || keys == 0 {
 		return err
 	}
 	s, err := l.openWork(ctx, 0, 0)
@@ -180,7 +182,7 @@ func (l *driver) drain(ctx context.Context) error {
 	if err := s.credit(10_000); err != nil {
 		return err
 	}
-	for left := n.GetReady(); left > 0; {
+	for left := keys; left > 0; {
 		got, err := s.recv()
 		if err != nil {
 			return err

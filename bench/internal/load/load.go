@@ -18,11 +18,14 @@ import (
 type Pool []*grpc.ClientConn
 
 // Dial makes a pool of connections to one address.
-func Dial(addr string, connections int) (Pool, error) {
+func Dial(addr string, connections int) (Pool, error) { return DialAs(addr, connections, "") }
+
+// DialAs is Dial for a caller with the bearer token of a file; an empty one is nobody's.
+func DialAs(addr string, connections int, tokenFile string) (Pool, error) {
 	p := make(Pool, connections)
 	for i := range p {
 		var err error
-		if p[i], err = rpc.Dial(addr, rpc.DialConfig{TLS: ClientTLS()}); err != nil {
+		if p[i], err = rpc.Dial(addr, rpc.DialConfig{TLS: ClientTLS(), TokenFile: tokenFile}); err != nil {
 			return nil, errors.Join(err, p[:i].Close())
 		}
 	}

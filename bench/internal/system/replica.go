@@ -29,6 +29,11 @@ type ReplicaConfig struct {
 	Collection string       `json:"collection"`
 	Tier       indexer.Tier `json:"tier"`
 	DataDir    string       `json:"data_dir"` // of the snapshot file; empty for none
+	// Tokens and Policy are files that name and limit the callers, Token that of the caller; empty for
+	// none.
+	Tokens string `json:"tokens"`
+	Policy string `json:"policy"`
+	Token  string `json:"token"`
 }
 
 // ReplicaServer is the servant that is one indexer, from when it is instructed to start.
@@ -65,7 +70,9 @@ func startReplica(ctx context.Context, cfg ReplicaConfig) (addr string, stop fun
 	if err != nil {
 		return "", nil, nil, err
 	}
-	s, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}, conn, tel)
+	c := indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}
+	c.RPC.Auth.TokenFile, c.Access.PolicyFile = cfg.Tokens, cfg.Policy
+	s, err := indexer.New(c, conn, tel)
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -83,6 +90,8 @@ type Replica struct {
 	Addr       string
 	Conns      load.Pool
 	Collection string
+
+	token string // file of the caller's
 }
 
 // StartLog runs NATS in a child, with the log in a folder of its own.
@@ -107,7 +116,7 @@ func SpawnReplica(ctx context.Context, b *harness.Bench, at harness.Place, cfg R
 // ReadyReplica makes the child of an indexer, which is not started yet.
 func ReadyReplica(ctx context.Context, b *harness.Bench, at harness.Place, cfg ReplicaConfig) (*Replica, error) {
 	c, err := b.Spawn(ctx, "replica", at, cfg, nil)
-	return &Replica{Child: c, Collection: cfg.Collection}, err
+	return &Replica{Child: c, Collection: cfg.Collection, token: cfg.Token}, err
 }
 
 // Sync starts the indexer and returns when it answers reads of n objects.
@@ -126,7 +135,7 @@ func (r *Replica) start() error {
 		return err
 	}
 	var err error
-	r.Conns, err = load.Dial(r.Addr, 1)
+	r.Conns, err = load.DialAs(r.Addr, 1, r.token)
 	return err
 }
 
@@ -139,7 +148,7 @@ func (r *Replica) Close() error { return errors.Join(r.Conns.Close(), r.Child.St
 func (r *Replica) Await(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{TLS: load.ClientTLS(), Extra: []grpc.DialOption{grpc.WithDisableRetry()}})
+	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{TLS: load.ClientTLS(), TokenFile: r.token, Extra: []grpc.DialOption{grpc.WithDisableRetry()}})
 	if err == nil {
 		err = errors.Join(AwaitObjects(ctx, load.Pool{conn}, r.Collection, n), conn.Close())
 	}
