@@ -206,9 +206,11 @@ clientgo-next: deps ## the same with the newer version of client-go
 .PHONY: controllerruntime-test
 controllerruntime-test: deps ## controller-runtime on Deltaplane, its suite of caches, and the tests of examples/kubebuilder-operator
 	cd client/controllerruntime && go mod tidy -diff && go vet ./...
-	cd client/controllerruntime && DELTAPLANE_KUBE_PROGRAMS=$$([ "$$DELTAPLANE_KUBE" != 1 ] || (cd ../../test/kube && go run ./cmd/kube build)) \
-	  go test -vet=off -count=1 -p 1 -timeout $(TIMEOUT) ./...
-	cd examples/kubebuilder-operator && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
+	cd examples/kubebuilder-operator && go mod tidy -diff && go vet ./...
+	@set -e; export DELTAPLANE_KUBE_PROGRAMS=$$([ "$$DELTAPLANE_KUBE" != 1 ] || (cd test/kube && go run ./cmd/kube build)); \
+	export KUBEBUILDER_ASSETS=$$DELTAPLANE_KUBE_PROGRAMS; \
+	(cd client/controllerruntime && go test -vet=off -count=1 -p 1 -timeout $(TIMEOUT) ./...); \
+	cd examples/kubebuilder-operator && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
 
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
@@ -224,7 +226,7 @@ kube-down: ## stop it
 	@$(KUBE) down
 
 # A cluster that ran before stays; one started here is stopped again. DELTAPLANE_WRITES=10000 reads more writes back.
-kube-test: PKG := ./test/api/... ./test/system/... ./services/controllers ./services/reflector
+kube-test: PKG := ./test/api/... ./test/system/... ./services/controllers ./services/reflector ./services/indexer ./internal/authority
 kube-test: deps ## API conformance and whole-system suite on a real API server
 	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
 	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
@@ -263,14 +265,16 @@ chaos-node: deps containerd-deps containerd ## a node under faults for CHAOS: no
 ##### compose #####
 
 .PHONY: compose-up compose-down compose-test
-compose-up: $(COMPOSE) ## deploy/compose.yaml with stand-in base images; starts a Docker engine if none answers
+compose-up: $(COMPOSE) ## deploy/compose.yaml (SECURE=1: compose.secure.yaml) with stand-in base images; starts a Docker engine if none answers
 	@test/compose/compose.sh up
 
 compose-down: $(COMPOSE) ## take it down, volumes too
 	@test/compose/compose.sh down
 
-compose-test: deps compose-up ## smoke check and whole-system suite on compose; takes it down afterwards
-	@trap 'test/compose/compose.sh down' EXIT; set -e; \
+compose-test: deps compose-up ## smoke check of compose.yaml; smoke check and whole-system suite on compose.secure.yaml
+	@test/compose/compose.sh smoke && test/compose/compose.sh down
+	@trap 'SECURE=1 test/compose/compose.sh down' EXIT; set -e; export SECURE=1; \
+	test/compose/compose.sh up; \
 	test/compose/compose.sh smoke; \
 	if [ -d test/system ]; then DELTAPLANE_COMPOSE=1 go test -count=1 -timeout $(TIMEOUT) -run 'Compose' ./test/system/...; fi
 

@@ -55,39 +55,16 @@ type Source struct {
 func Compile(t testing.TB, s Source, folder string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum"} { // the files may need more of them
-		text, err := os.ReadFile(filepath.Join(cmp.Or(s.Mod, ".."), name)) //nolint:gosec // of the caller's module
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name), text)
-	}
-	flags := []string{"-mod=mod", "-modfile=" + filepath.Join(dir, "go.mod")}
-	module := run(t, append([]string{"list", "-m"}, append(flags, "-f", "{{.Dir}}", s.Module)...)...)
+	flags := s.modFile(t, dir)
+	from := filepath.Join(s.find(t, flags), s.From)
 	into, err := filepath.Abs(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	overlay := map[string]map[string]string{"Replace": {}}
-	for name, patches := range s.Files {
-		text, err := os.ReadFile(filepath.Join(module, s.From, name)) //nolint:gosec // of the module cache
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range patches {
-			changed, found := p.apply(string(text))
-			if !found {
-				t.Fatalf("%s has no %q to be patched any more", name, p.Old)
-			}
-			text = []byte(changed)
-		}
-		if s.Edit != nil {
-			if text, err = s.Edit(name, text); err != nil {
-				t.Fatal(err)
-			}
-		}
+	for name := range s.Files {
 		patched := filepath.Join(dir, name)
-		write(t, patched, text)
+		write(t, patched, s.patched(t, from, name))
 		overlay["Replace"][filepath.Join(into, "upstream_"+name)] = patched
 	}
 	text, err := json.Marshal(overlay)
@@ -99,6 +76,70 @@ func Compile(t testing.TB, s Source, folder string) (program string) {
 	program = filepath.Join(dir, "suite.test")
 	run(t, append([]string{"test", "-c", "-vet=off", "-overlay=" + replaced, "-o", program}, append(flags, "./"+folder)...)...)
 	return program
+}
+
+// CompileInside compiles all tests of the package that the files are of, where they may use what is
+// not exported: in a temporary copy of the module that takes its place. They may import packages of
+// the caller's module that do not import theirs. The program is in the folder that it has to run
+// in.
+func CompileInside(t testing.TB, s Source) (program string) {
+	t.Helper()
+	dir := t.TempDir()
+	flags := s.modFile(t, dir)
+	module := filepath.Join(dir, "module")
+	if err := os.CopyFS(module, os.DirFS(s.find(t, flags))); err != nil {
+		t.Fatal(err)
+	}
+	from := filepath.Join(module, s.From)
+	for name := range s.Files {
+		write(t, filepath.Join(from, name), s.patched(t, from, name))
+	}
+	run(t, "mod", "edit", "-replace="+s.Module+"="+module, filepath.Join(dir, "go.mod"))
+	program = filepath.Join(from, "suite.test")
+	run(t, append([]string{"test", "-c", "-vet=off", "-o", program}, append(flags, s.Module+"/"+s.From)...)...)
+	return program
+}
+
+// modFile copies go.mod and go.sum, as the files may need more of them, and returns the flags that
+// have go use the copies.
+func (s Source) modFile(t testing.TB, dir string) (flags []string) {
+	t.Helper()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(cmp.Or(s.Mod, ".."), name)) //nolint:gosec // of the caller's module
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), text)
+	}
+	return []string{"-mod=mod", "-modfile=" + filepath.Join(dir, "go.mod")}
+}
+
+// find is the folder of the module.
+func (s Source) find(t testing.TB, flags []string) string {
+	t.Helper()
+	return run(t, append([]string{"list", "-m"}, append(flags, "-f", "{{.Dir}}", s.Module)...)...)
+}
+
+// patched is the text of a file in a folder, with what is changed.
+func (s Source) patched(t testing.TB, from, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(from, name)) //nolint:gosec // of the module cache
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range s.Files[name] {
+		changed, found := p.apply(string(text))
+		if !found {
+			t.Fatalf("%s has no %q to be patched any more", name, p.Old)
+		}
+		text = []byte(changed)
+	}
+	if s.Edit != nil {
+		if text, err = s.Edit(name, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return text
 }
 
 func write(t testing.TB, path string, text []byte) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs deploy/compose.yaml where no image registry can be reached: starts a Docker engine if none answers, makes
+# Runs deploy/compose.yaml, or deploy/compose.secure.yaml with SECURE=1, where no image registry can be reached: starts a Docker engine if none answers, makes
 # stand-ins for the base images from this machine's own programs, and hands both to the same compose file and
 # Dockerfile that users run.
 #
@@ -161,25 +161,33 @@ redis_image() {
 
 images() { golang_image; nats_image; redis_image; }
 
-compose() { docker compose -f deploy/compose.yaml "$@"; }
+file=deploy/compose.yaml client=() curl=() scheme=http
+if [ -n "${SECURE:-}" ]; then
+	file=deploy/compose.secure.yaml scheme=https
+	curl=(--cacert "$work/admin/ca.crt" --cert "$work/admin/tls.crt" --key "$work/admin/tls.key")
+	client=(--tls-ca "$work/admin/ca.crt" --tls-cert "$work/admin/tls.crt" --tls-key "$work/admin/tls.key")
+fi
+compose() { docker compose -f "$file" "$@"; }
 
 # Every service healthy, the published ports answer, and a Job becomes pods that the published indexer knows.
 smoke() {
 	local unhealthy
-	unhealthy=$(compose ps --all --format '{{.Service}} {{.State}} {{.Health}}' | grep -v '^volumes exited' | grep -v ' running healthy$' || true)
+	unhealthy=$(compose ps --all --format '{{.Service}} {{.State}} {{.Health}}' | grep -vE '^(volumes|certs|redis-volume) exited' | grep -v ' running healthy$' || true)
 	[ -z "$unhealthy" ] || { say "not healthy:"; echo "$unhealthy" >&2; return 1; }
 	go build -o "$work/deltaplane" ./cmd/deltaplane
+	deltaplane() { "$work/deltaplane" "$@" "${client[@]}"; }
 	local port
 	for port in "${INDEX_PORT:-7441}" "${QUEUE_PORT:-7442}" "${REFLECTOR_PORT:-7443}"; do
-		"$work/deltaplane" health "127.0.0.1:$port" >/dev/null || { say "port $port does not answer"; return 1; }
+		deltaplane health "127.0.0.1:$port" >/dev/null || { say "port $port does not answer"; return 1; }
 	done
-	"$work/deltaplane" health "http://127.0.0.1:${API_PORT:-7448}/readyz" >/dev/null
-	local api=http://127.0.0.1:${API_PORT:-7448} job=smoke-$$ i
-	curl -fsS -o /dev/null -H 'Content-Type: application/json' "$api/apis/batch/v1/namespaces/default/jobs" -d '{
+	local api=$scheme://127.0.0.1:${API_PORT:-7448} job=smoke-$$ i
+	deltaplane health "$api/readyz" >/dev/null
+	[ -z "${SECURE:-}" ] || strangers || return 1
+	curl -fsS "${curl[@]}" -o /dev/null -H 'Content-Type: application/json' "$api/apis/batch/v1/namespaces/default/jobs" -d '{
 		"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "'$job'"},
 		"spec": {"completions": 2, "parallelism": 2, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}}'
 	for i in $(seq 120); do
-		if "$work/deltaplane" get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
+		if deltaplane get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
 			jq -e '[.. | objects | select(.type? == "Complete" and .status? == "True")] | length > 0' >/dev/null; then
 			say "smoke: Job $job completed and the index knows it"
 			return 0
@@ -187,10 +195,21 @@ smoke() {
 		sleep 0.5
 	done
 	say "smoke: Job $job did not complete within 60 s"
-	"$work/deltaplane" queue ls --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
-	"$work/deltaplane" queue describe dev/job "default/$job" --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
+	deltaplane queue ls --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
+	deltaplane queue describe dev/job "default/$job" --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
 	compose logs --tail 20 controllers-1 controllers-2 node >&2 || true
 	return 1
+}
+
+# What shows no certificate gets nothing but health.
+strangers() {
+	local target
+	for target in --index-url=127.0.0.1:${INDEX_PORT:-7441}; do
+		! "$work/deltaplane" get pods "$target" --tls-ca "$work/admin/ca.crt" >"$work/stranger.log" 2>&1 || { say "a stranger reads pods"; return 1; }
+		grep -q "bearer token or a client certificate" "$work/stranger.log" || { say "a stranger receives:"; cat "$work/stranger.log" >&2; return 1; }
+	done
+	! curl -fsS --cacert "$work/admin/ca.crt" -o /dev/null "https://127.0.0.1:${API_PORT:-7448}/api/v1/pods" 2>/dev/null || { say "a stranger reads the API"; return 1; }
+	say "smoke: strangers are refused"
 }
 
 command=${1:-}
@@ -202,11 +221,15 @@ images) engine && images ;;
 up)
 	engine
 	images
-	compose build --quiet volumes
+	compose build --quiet "$([ -n "${SECURE:-}" ] && echo certs || echo volumes)"
 	if ! compose up --detach --wait --wait-timeout 180 "$@"; then
 		compose ps --all >&2
 		compose logs --tail 40 >&2
 		exit 1
+	fi
+	if [ -n "${SECURE:-}" ]; then
+		rm -rf "$work/admin"
+		compose cp certs:/certs/admin "$work/admin"
 	fi
 	;;
 down)

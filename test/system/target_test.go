@@ -33,25 +33,27 @@ type Target struct {
 	Restart func(t *testing.T, service string)
 	// Kill ends everything with SIGKILL and starts it again; nil where that cannot be done.
 	Kill func(t *testing.T)
+	// Dial is how the services are called.
+	Dial rpc.DialConfig
 	// KillJobs is how many Jobs wait when it does; zero is 1,000.
 	KillJobs int
 }
 
 func (x *Target) index(t *testing.T) indexv1.IndexServiceClient {
-	return indexv1.NewIndexServiceClient(connect(t, x.Index))
+	return indexv1.NewIndexServiceClient(connect(t, x.Index, x.Dial))
 }
 
 func (x *Target) queues(t *testing.T) queuev1.QueueAdminServiceClient {
-	return queuev1.NewQueueAdminServiceClient(connect(t, x.Queue))
+	return queuev1.NewQueueAdminServiceClient(connect(t, x.Queue, x.Dial))
 }
 
 func (x *Target) reflector(t *testing.T) reflectorv1.ReflectorServiceClient {
-	return reflectorv1.NewReflectorServiceClient(connect(t, x.Reflector))
+	return reflectorv1.NewReflectorServiceClient(connect(t, x.Reflector, x.Dial))
 }
 
-func connect(t *testing.T, address string) *grpc.ClientConn {
+func connect(t *testing.T, address string, how rpc.DialConfig) *grpc.ClientConn {
 	t.Helper()
-	conn, err := rpc.Dial(address, rpc.DialConfig{})
+	conn, err := rpc.Dial(address, how)
 	if err != nil {
 		t.Fatalf("dial %s: %v", address, err)
 	}

@@ -83,7 +83,7 @@ func readBack(t *testing.T, kubeconfig string, writes int) {
 	}
 	w := &writers{api: x.API, total: int64(writes), prefix: fmt.Sprintf("write-%x", rand.Uint32())}
 	for _, address := range []string{x.Index, second} {
-		w.replicas = append(w.replicas, client.NewIndex(connect(t, address)))
+		w.replicas = append(w.replicas, client.NewIndex(connect(t, address, x.Dial)))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -128,7 +128,7 @@ func readBack(t *testing.T, kubeconfig string, writes int) {
 // testServed waits until the collections answer.
 func testServed(t *testing.T, x *Target) {
 	t.Helper()
-	index := client.NewIndex(connect(t, x.Index))
+	index := client.NewIndex(connect(t, x.Index, x.Dial))
 	eventually(t, time.Minute, "the collections are served", func(ctx context.Context) error {
 		for _, m := range mirrored {
 			if _, _, err := index.List(ctx, m.collection, client.ListOptions{}); err != nil {
