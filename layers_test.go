@@ -159,7 +159,7 @@ func streamRoom(name string, others ...string) layer {
 	l := layer{
 		folder: "internal/stream/" + name,
 		why:    "what reads the log, what writes it and who may write meet in the connection and in the log alone",
-		ours:   []string{"core/", "internal/attempt"},
+		ours:   []string{"core/", "internal/attempt", "internal/seal"},
 	}
 	for _, other := range others {
 		l.ours = append(l.ours, "internal/stream/"+other)

@@ -23,6 +23,7 @@ const (
 	slotHash
 	slotChecksum
 	slotEncoding
+	slotSealed
 	slotGen
 	slotReason
 	slotOverflow
@@ -49,7 +50,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderSealed, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 	HeaderNames, HeaderDropped,
 }
 
@@ -146,7 +147,7 @@ func (d *decoder) reason(t Type) DeleteReason {
 // encoding refuses one that no reader of this build could take for what it is.
 func (d *decoder) encoding() string {
 	switch s := d.text(slotEncoding); s {
-	case "", EncodingJSON, EncodingUnreadable:
+	case "", EncodingJSON, EncodingUnreadable, EncodingSealed:
 		return s
 	default:
 		if d.err == nil {

@@ -39,7 +39,7 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 			d.fail(slotKey, "does not match the subject")
 		}
 		r.Type = d.typ()
-		r.UID, r.Encoding = d.text(slotUID), d.encoding()
+		r.UID, r.Encoding, r.Sealed = d.text(slotUID), d.encoding(), d.text(slotSealed)
 		r.DeleteReason = d.reason(r.Type)
 		r.Hash = d.uint(slotHash, 16)
 		if sum := d.uint(slotChecksum, 16); sum <= math.MaxUint32 {

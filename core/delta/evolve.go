@@ -20,13 +20,17 @@ const (
 	PartEncoding Part = "encoding"
 	// PartReason: a deletion for an unknown reason.
 	PartReason Part = "reason"
+	// PartKey: a payload that is encrypted with a key this process does not have.
+	PartKey Part = "key"
 )
 
 // Parts are all parts.
-func Parts() []Part { return []Part{PartVersion, PartKind, PartType, PartEncoding, PartReason} }
+func Parts() []Part {
+	return []Part{PartVersion, PartKind, PartType, PartEncoding, PartReason, PartKey}
+}
 
 // UnknownError says that a record is well-formed and holds what a later build may write, and this
-// one does not know.
+// one does not know, or what is encrypted with a key it does not have.
 type UnknownError struct {
 	Part  Part
 	Value string
@@ -34,8 +38,11 @@ type UnknownError struct {
 
 // Error implements error.
 func (e *UnknownError) Error() string {
-	if e.Part == PartVersion {
+	switch e.Part {
+	case PartVersion:
 		return fmt.Sprintf("needs version %s, this build reads up to %d", e.Value, Reads())
+	case PartKey:
+		return fmt.Sprintf("is encrypted with the key %s, which this process does not have", e.Value)
 	}
 	return fmt.Sprintf("has the %s %q, which this build does not know", e.Part, e.Value)
 }
@@ -59,7 +66,8 @@ type Passed struct {
 	Unknown  *UnknownError
 }
 
-// NewerError says why a reader stands still: the next record is one that a later build must read.
+// NewerError says why a reader stands still: the next record is one that a later build must read,
+// or one whose key is missing.
 type NewerError struct {
 	// Sequence of the record; 0 where its log's leader has announced such records.
 	Sequence uint64
@@ -70,6 +78,9 @@ type NewerError struct {
 
 // Error implements error: one sentence about the collection, for people.
 func (n *NewerError) Error() string {
+	if n.Unknown != nil && n.Unknown.Part == PartKey {
+		return fmt.Sprintf("record %d of the log %v; add it to the file of encryption keys", n.Sequence, n.Unknown)
+	}
 	what := "it"
 	if n.Sequence > 0 {
 		what = "record " + strconv.FormatUint(n.Sequence, 10)

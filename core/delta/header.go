@@ -29,6 +29,7 @@ const (
 	HeaderHash      = "Dp-Hash"
 	HeaderChecksum  = "Dp-Crc"
 	HeaderEncoding  = "Dp-Enc"
+	HeaderSealed    = "Dp-Sealed" // the key that the payload is encrypted with
 	HeaderGen       = "Dp-Gen"
 	HeaderReason    = "Dp-Reason"
 	HeaderOwner     = "Dp-Owner" // repeated: kind,name,uid[,c]
@@ -65,6 +66,7 @@ func (r *Record) Header() map[string][]string {
 		f.set(HeaderKey, escapeText(string(r.Key)))
 		f.set(HeaderUID, escapeText(r.UID))
 		f.set(HeaderEncoding, escapeText(r.Encoding))
+		f.set(HeaderSealed, escapeText(r.Sealed))
 		f.set(HeaderReason, string(r.DeleteReason))
 		if r.Hash != 0 {
 			f.set(HeaderHash, strconv.FormatUint(r.Hash, 16))

@@ -21,7 +21,7 @@ var jobs = delta.Collection{Cluster: "dev", Group: "batch", Version: "v1", Resou
 func full() delta.Record {
 	return delta.Record{
 		Kind: delta.KindDelta, Collection: jobs, Key: "default/a,b=%", UID: "u-1", Type: delta.Deleted, RV: "12", Epoch: 3, Term: 4, Watermark: "11",
-		Hash: 0xfeed, Payload: []byte(`{}`), Encoding: delta.EncodingJSON, Generation: 7,
+		Hash: 0xfeed, Payload: []byte(`{}`), Encoding: delta.EncodingJSON, Sealed: "0badcafe", Generation: 7,
 		Owners:   []delta.Owner{{Kind: "CronJob", Name: "c,1", UID: "x=y", Controller: true}, {Kind: "Other", Name: "é"}},
 		Hints:    map[string][]string{"node": {"n1", "n,2"}, "a=b": {"c"}},
 		Labels:   map[string][]string{"app": {""}},

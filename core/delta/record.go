@@ -103,7 +103,7 @@ const (
 	ClusterScoped Scope = "cluster"
 )
 
-// EncodingJSON is the only payload encoding so far: JSON as the API server sent it, less what a
+// EncodingJSON is how objects are encoded: JSON as the API server sent it, less what a
 // transform strips, with kind and apiVersion present.
 const EncodingJSON = "json"
 
@@ -111,6 +111,10 @@ const EncodingJSON = "json"
 // payload, and what a reader holds for the key is out of date. The key is quarantined until a
 // readable version or its deletion follows.
 const EncodingUnreadable = "unreadable"
+
+// EncodingSealed marks a payload in [EncodingJSON] that is encrypted in the log. Readers of the log
+// decrypt it: they give it as JSON, or stand still without the key.
+const EncodingSealed = "aes-gcm"
 
 // SchemaVersion is the least version that a reader must know in order to read a record as
 // [Record.Header] writes it. It is raised only for what an older reader would misread; what is
@@ -142,6 +146,8 @@ type Record struct {
 	// Payload is the object in Encoding. It is nil in headers-only reads and in inferred tombstones.
 	Payload  []byte
 	Encoding string
+	// Sealed names the key that the payload is encrypted with in the log; empty where it is not.
+	Sealed string
 	// Generation is metadata.generation; 0 when the object has none.
 	Generation int64
 	// Owners, Hints and Labels hold what the key has had within the tombstone TTL, current values

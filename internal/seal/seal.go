@@ -20,6 +20,7 @@ import (
 	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -85,6 +86,13 @@ func Open(path string) (*Keys, error) {
 		return nil, k.fault
 	}
 	return k, nil
+}
+
+// NewFile is the text of a file with one new key.
+func NewFile() ([]byte, error) {
+	secret := make([]byte, keyBytes)
+	_, _ = rand.Read(secret) // it never fails
+	return append(base64.StdEncoding.AppendEncode(nil, secret), '\n'), nil
 }
 
 // Check returns why the file, as it is now, cannot be used; the keys of before are used meanwhile.
@@ -192,6 +200,9 @@ func (k *Keys) IDs() (ids []string) {
 	return ids
 }
 
+// KeyID names the key that bytes which Seal made are encrypted with, as IDs does.
+func KeyID(sealed []byte) string { return hex.EncodeToString(sealed[1:head]) }
+
 // Seal encrypts bytes that are about something.
 func (k *Keys) Seal(payload, about []byte) []byte {
 	first := k.current()[0]
@@ -200,13 +211,18 @@ func (k *Keys) Seal(payload, about []byte) []byte {
 	return first.aead.Seal(out, nil, payload, bound(out[:head], about))
 }
 
-// Open decrypts what Seal encrypted. The errors are an [UnknownKeyError] and [ErrDamaged].
+// Open decrypts what Seal encrypted; nil keys have none. The errors are an [UnknownKeyError] and
+// [ErrDamaged].
 func (k *Keys) Open(sealed, about []byte) ([]byte, error) {
 	if len(sealed) < Overhead || sealed[0] != version {
 		return nil, ErrDamaged
 	}
 	id := [idBytes]byte(sealed[1:])
-	for _, one := range k.current() {
+	var keys []*key
+	if k != nil {
+		keys = k.current()
+	}
+	for _, one := range keys {
 		if one.id == id {
 			payload, err := one.aead.Open(nil, nil, sealed[head:], bound(sealed[:head], about))
 			if err != nil {
@@ -215,12 +231,12 @@ func (k *Keys) Open(sealed, about []byte) ([]byte, error) {
 			return payload, nil
 		}
 	}
-	return nil, &UnknownKeyError{ID: hex.EncodeToString(id[:])}
+	return nil, &UnknownKeyError{ID: KeyID(sealed)}
 }
 
 func bound(head, about []byte) []byte { return append(bytes.Clone(head), about...) }
 
-// Hash hides a hash of a payload: whoever has no key cannot try payloads until one has it. It is
+// Hash hides a hash of a payload: without the key nobody can try payloads until one has it. It is
 // never 0, but of 0, and another one under another first key.
 func (k *Keys) Hash(hash uint64) uint64 {
 	if hash == 0 {

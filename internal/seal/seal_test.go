@@ -2,8 +2,6 @@ package seal_test
 
 import (
 	"bytes"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,35 +11,12 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/seal"
+	"github.com/deltaplane/deltaplane/internal/seal/sealtest"
 )
-
-func newLine() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:])
-	return base64.StdEncoding.EncodeToString(b[:])
-}
-
-func write(t *testing.T, path string, lines ...string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func open(t *testing.T, lines ...string) (*seal.Keys, string) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, lines...)
-	k, err := seal.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k, path
-}
 
 func TestWhatIsSealedIsOpenedForWhatItIsAboutAlone(t *testing.T) {
 	t.Parallel()
-	k, _ := open(t, newLine())
+	k, _ := sealtest.Open(t, sealtest.Line())
 	payload, about := []byte(`{"data":{"password":"aHVudGVyMg=="}}`), []byte("dev/secrets.v1 web/db")
 	sealed := k.Seal(payload, about)
 	if bytes.Contains(sealed, payload[:8]) || len(sealed) != len(payload)+seal.Overhead {
@@ -71,11 +46,11 @@ func TestWhatIsSealedIsOpenedForWhatItIsAboutAlone(t *testing.T) {
 func TestKeysAreRotatedInARunningProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		first, second := newLine(), newLine()
-		k, path := open(t, "# of 2026", first)
+		first, second := sealtest.Line(), sealtest.Line()
+		k, path := sealtest.Open(t, "# of 2026", first)
 		old, hash := k.Seal([]byte("a"), nil), k.Hash(7)
 		next := func(lines ...string) {
-			write(t, path, lines...)
+			sealtest.Write(t, path, lines...)
 			time.Sleep(2 * time.Second)
 		}
 		next(first, second)
@@ -113,14 +88,14 @@ func TestKeysAreRotatedInARunningProcess(t *testing.T) {
 
 func TestAFileThatIsNoneIsRefusedByItsLine(t *testing.T) {
 	t.Parallel()
-	one := newLine()
+	one := sealtest.Line()
 	for what, lines := range map[string][]string{
 		"has no key":              {"# nothing", ""},
 		"line 2: want 32 bytes":   {one, "c2hvcnQ="},
-		"line 3: the key is ther": {one, "", one},
+		"line 3: the key is there already": {one, "", one},
 	} {
 		path := filepath.Join(t.TempDir(), "keys")
-		write(t, path, lines...)
+		sealtest.Write(t, path, lines...)
 		if _, err := seal.Open(path); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%q: %v, want %q", lines, err, what)
 		}

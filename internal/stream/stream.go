@@ -49,6 +49,21 @@ func (c *Conn) TombstoneTTL() time.Duration { return c.link.TombstoneTTL() }
 // server's.
 func (c *Conn) MaxPayload() int { return c.link.MaxPayload() }
 
+// Encrypts reports whether the payloads of col are encrypted in the log.
+func (c *Conn) Encrypts(col delta.Collection) bool { return c.link.Encrypts(col) }
+
+// CheckKeys returns why the file of encryption keys, as it is now, cannot be used; the keys of
+// before are used meanwhile.
+func (c *Conn) CheckKeys() error { return c.link.Config.Encryption.Check() }
+
+// Key is the key that payloads of col are encrypted with at present, as [delta.Record] names it;
+// empty where they are not.
+func (c *Conn) Key(col delta.Collection) string { return c.link.Key(col) }
+
+// Hash is the hash under which a payload of col is published: where payloads are encrypted, nobody
+// without the key can try by it what a payload is.
+func (c *Conn) Hash(col delta.Collection, hash uint64) uint64 { return c.link.Hash(col, hash) }
+
 // Collections lists the collections that have a log, in no particular order.
 func (c *Conn) Collections(ctx context.Context) ([]delta.Collection, error) {
 	return c.link.Collections(ctx)

@@ -147,8 +147,8 @@ func TestRealABindingThatIsDeletedEndsItsWatches(t *testing.T) {
 	t.Logf("a new binding counts after %v (median), %v (longest); a watch outlives its binding by %v, %v", median, longest, outlived, most)
 }
 
-// TestRealAWatchOfWhatIsVisibleFollowsItsBindings logs how soon an open watch has what a new binding
-// shows, and has lost what a deleted one showed.
+// TestRealAWatchOfWhatIsVisibleFollowsItsBindings logs how soon an open watch has what a new
+// binding shows, and has lost what a deleted one showed.
 func TestRealAWatchOfWhatIsVisibleFollowsItsBindings(t *testing.T) {
 	t.Parallel()
 	b := newRobot(t)

@@ -59,6 +59,12 @@ type limited struct {
 
 func (w *world) limited(t *testing.T, policy string) *limited {
 	t.Helper()
+	return w.limitedBy(t, policy, func(*indexer.Config) {})
+}
+
+// limitedBy is limited with other settings too.
+func (w *world) limitedBy(t *testing.T, policy string, change func(*indexer.Config)) *limited {
+	t.Helper()
 	dir := t.TempDir()
 	l := &limited{policy: filepath.Join(dir, "policy.yaml")}
 	l.write(t, policy)
@@ -67,6 +73,7 @@ func (w *world) limited(t *testing.T, policy string) *limited {
 		t.Fatal(err)
 	}
 	l.replica = w.index(t, func(c *indexer.Config) {
+		change(c)
 		c.RPC.Auth.TokenFile, c.Access.PolicyFile, c.Access.AuditFile = tokens, l.policy, filepath.Join(dir, "audit")
 	})
 	return l

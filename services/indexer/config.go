@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
@@ -40,6 +41,9 @@ type Config struct {
 	Admin telemetry.AdminConfig
 	// Access says who decides what callers may do. Default: every caller may do everything.
 	Access authority.Config
+	// Encryption of checkpoints, and the resources whose content takes the right to get it. With keys
+	// every checkpoint is encrypted, and one that is not is not read.
+	Encryption seal.Policy
 	// Collections to follow, by whole name ("dev/pods.v1"). Empty: every one
 	// that has a log. Those named are known, and not synced, before their log is.
 	Collections []string
@@ -182,7 +186,7 @@ func (c Config) MemoryNeed() int {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Access.Validate(c.RPC.Auth), c.Admin.Validate()}
+	errs := []error{c.Encryption.Validate(), c.RPC.Validate(), c.Access.Validate(c.RPC.Auth), c.Admin.Validate()}
 	for _, name := range c.Collections {
 		if _, err := delta.ParseCollection(name); err != nil {
 			errs = append(errs, fmt.Errorf("indexer: collections: %w", err))
@@ -225,7 +229,7 @@ func (c Config) follow() follow.Config {
 	return follow.Config{
 		Collections: c.Collections, DiscoverEvery: c.DiscoverEvery, ForgetAfter: c.ForgetAfter, Fields: c.Fields, DataDir: c.DataDir,
 		CheckpointEvery: c.CheckpointEvery, CheckpointRate: c.CheckpointRate, RingChanges: c.RingChanges, RingBytes: c.RingBytes,
-		Tier: c.Tier, MemoryBudget: c.MemoryBudget,
+		Tier: c.Tier, MemoryBudget: c.MemoryBudget, Keys: c.Encryption.Keys,
 	}
 }
 

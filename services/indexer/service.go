@@ -55,7 +55,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if err != nil {
 		return nil, err
 	}
-	gate := grant.Gate{Authority: auth}
+	gate := grant.Gate{Authority: auth, Encryption: cfg.Encryption}
 	s.rpc, err = rpc.NewServer(cfg.RPC, wire.ServerOptions(rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Authorizer: auth.Authorizer(),
 	}))
@@ -86,6 +86,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("log", telemetry.Degrades(s.collections.CheckLog))
 	s.admin.Ready("newer logs", telemetry.Degrades(s.collections.CheckNewer))
+	s.admin.Ready("encryption keys", telemetry.Degrades(func(context.Context) error { return cfg.Encryption.Check() }))
 	s.admin.Ready("checkpoints", telemetry.Degrades(s.collections.CheckFiles))
 	s.admin.Ready("replayed", s.collections.CheckReplayed)
 	return s, nil

@@ -406,7 +406,7 @@ func rewrite(t *testing.T, file []byte, change func(*checkpoint.Header)) []byte 
 	image.Fresh = time.Now() // the test may have waited for its turn
 	change(&image.Header)
 	var out bytes.Buffer
-	if _, err := checkpoint.Write(&out, image.Header, s.Snapshot()); err != nil {
+	if _, err := checkpoint.Write(&out, image.Header, s.Snapshot(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()

@@ -36,6 +36,9 @@ func (v *server) AddReflection(ctx context.Context, req *reflectorv1.AddReflecti
 	if s.cluster(name) == nil {
 		return nil, fmt.Errorf("%w: %.100q; this process mirrors %s", errNoCluster, name, strings.Join(s.cfg.clusterNames(), ", "))
 	}
+	if spec.secrets() && !s.cfg.MirrorSecrets {
+		return nil, errSecrets
+	}
 	if err := s.permitAdd(ctx, spec); err != nil {
 		return nil, err
 	}

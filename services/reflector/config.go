@@ -32,6 +32,9 @@ type Config struct {
 	Clusters []Cluster
 	// Resources to mirror, without a cluster in all of them; default [DefaultResources].
 	Resources []Resource
+	// MirrorSecrets lets secrets be mirrored, which then are to be named: "*" leaves them out. The log
+	// must encrypt them.
+	MirrorSecrets bool
 	// MaxAdded is how many reflections AddReflection may add to a cluster; default 500.
 	MaxAdded int
 	// Holder names this process in leases and term records; default random. Replicas must differ.
@@ -201,6 +204,10 @@ func (c Config) checkResources() error {
 	for _, r := range c.Resources {
 		if !slices.Contains(clusters, r.Cluster) {
 			errs = append(errs, fmt.Errorf("reflector: resource %q: cluster %q is not one of %s", r.Name, r.Cluster, strings.Join(clusters, ", ")))
+		}
+		if r.secrets() && !c.MirrorSecrets && !wrong[errSecrets.Error()] {
+			wrong[errSecrets.Error()] = true
+			errs = append(errs, fmt.Errorf("reflector: resource %q: %w", r.String(), errSecrets))
 		}
 		anywhere := r
 		anywhere.Cluster = ""

@@ -48,11 +48,18 @@ func startOn(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string) (
 // startSeen is startOn with what it reports: its log goes to out.
 func startSeen(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string, out io.Writer) (svc *reflector.Service, tel *telemetry.Telemetry, stop func()) {
 	t.Helper()
+	return startWith(t, cfg, kc, stream.Config{URL: nats}, out)
+}
+
+// startWith is startSeen with a connection of its own settings.
+func startWith(t testing.TB, cfg reflector.Config, kc *kube.Client, log stream.Config, out io.Writer) (svc *reflector.Service, tel *telemetry.Telemetry, stop func()) {
+	t.Helper()
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: out})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats, Log: tel.Log})
+	log.Log = tel.Log
+	conn, err := stream.Connect(t.Context(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,6 +73,8 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	switch {
 	case !res.Watchable() && len(res.Verbs) > 0:
 		return fmt.Errorf("%w: %s cannot be listed and watched", kube.ErrNotServed, res.Name)
+	case secret(res) && !s.cfg.MirrorSecrets:
+		return fmt.Errorf("%w: %s", errSecrets, col)
 	case r.want.narrowed() && !res.Namespaced:
 		return fmt.Errorf("%w: %s has none, and %s was asked for", errNoNamespaces, col, quoted(r.want.namespaces()))
 	}

@@ -131,7 +131,7 @@ func (t *throng) take(ctx context.Context, all []kube.Resource, unknown func(gro
 }
 
 func (t *throng) wants(res kube.Resource) bool {
-	return res.Watchable() && (res.Name != "secrets" || res.Group != "") && res.Group != "events.k8s.io" &&
+	return res.Watchable() && !secret(res) && res.Group != "events.k8s.io" &&
 		(res.Namespaced || !t.w.spec.narrowed()) && !t.s.named(t.w.spec.Cluster, res.Group, res.Version, res.Name)
 }
 

@@ -31,6 +31,8 @@ type publisher struct {
 	// lists are the complete lists whose synced records wait, oldest first: whether each left keys
 	// unresolved; guarded by mu.
 	lists []bool
+	// key encrypts what is published; another one makes a list due. It is run's alone.
+	key string
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
 	// later wakes the publisher for what is in no hurry; nil while nothing is. Guarded by mu.
@@ -45,7 +47,7 @@ func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from del
 	if !l.unread { // else others may have read what this process could not
 		stage.Digest(l.shadow.Digest())
 	}
-	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage}
+	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage, key: r.log.Key(r.col)}
 }
 
 // add changes the stage and wakes the publisher; it never waits for the log.
@@ -123,6 +125,10 @@ func (p *publisher) run(ctx context.Context) error {
 				return err
 			}
 		case <-live.C:
+			if key := p.r.log.Key(p.r.col); key != p.key { // it is to encrypt what the log holds already
+				p.key = key
+				p.r.retryNow()
+			}
 			if err := p.beat(ctx); err != nil {
 				return err
 			}

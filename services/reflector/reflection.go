@@ -241,7 +241,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	if err != nil {
 		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
 	}
-	if l.unread || lease.Due {
+	if l.unread || l.misfit || lease.Due {
 		r.retryNow()
 	}
 	from, reform, err := r.resume(ctx, w, lease, l)

@@ -51,6 +51,9 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.MirrorSecrets && !log.Encrypts(delta.Collection{Version: "v1", Resource: "secrets"}) {
+		return nil, errPlainSecrets
+	}
 	s := &Service{
 		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
 		desired: map[string]*desired{}, relists: map[string]uint64{}, removals: map[string]*removal{}, found: map[string]map[delta.Collection]bool{}, moved: make(chan struct{}),
@@ -97,6 +100,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 		}
 		return nil
 	})
+	s.admin.Ready("encryption keys", telemetry.Degrades(func(context.Context) error { return log.CheckKeys() }))
 	s.admin.Ready("source", s.checkSource)
 	return s, nil
 }

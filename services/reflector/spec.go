@@ -99,6 +99,16 @@ func (r Resource) String() string {
 	return r.Cluster + "/" + r.Name
 }
 
+// secrets reports whether the resource is named as the secrets of the core group are. Discovery may
+// find these under another name.
+func (r Resource) secrets() bool {
+	resource, _, group := r.parts()
+	return resource == "secrets" && group == ""
+}
+
+// secret reports whether a resource is the secrets of the core group.
+func secret(res kube.Resource) bool { return res.Group == "" && res.Name == "secrets" }
+
 func (r Resource) validate() error {
 	var errs []error
 	for _, f := range r.faults() {

@@ -35,6 +35,7 @@ type standby struct {
 	// then.
 	unknown bool
 	unread  bool
+	misfit  bool // see handoverState
 	// counted says that the last record with a count told live keys, and that nothing without one came
 	// behind it.
 	counted  bool
@@ -90,6 +91,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	if b.Reset {
 		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 		s.replayed, s.unknown, s.unread, s.counted, s.digested, s.filtered = false, false, false, false, false, time.Time{}
+		s.misfit = false
 		s.r.state.healAll()
 	}
 	for i := range b.Records {
@@ -157,6 +159,7 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 	case rec.Encoding == delta.EncodingUnreadable:
 		s.r.state.poison(rec.Key, errInherited, now)
 	default:
+		s.misfit = s.misfit || rec.Sealed != s.r.log.Key(s.r.col)
 		s.r.state.heal(rec.Key)
 	}
 }
@@ -204,6 +207,9 @@ type handoverState struct {
 	at delta.Revision
 	// unread says that records could not be read and must be replaced by a relist.
 	unread bool
+	// misfit says that payloads are not encrypted as they are to be: not at all, or with a key of
+	// before.
+	misfit bool
 	// missing is how many keys more, or fewer, live by the count of the leader than by the log's
 	// records: somebody took some away, and nobody can say which. 0 also when the log holds no count.
 	missing int
@@ -237,7 +243,7 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (handoverState, er
 		s.mu.Lock()
 		at := s.follower.Position()
 		there := s.replayed && at.Term == w.Term() && at.Sequence >= w.Acked() && !s.follower.Frozen()
-		l := handoverState{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
+		l := handoverState{shadow: s.shadow, unread: s.unread, misfit: s.misfit, filtered: s.filtered}
 		if s.counted && !s.unread {
 			l.missing = s.live - s.shadow.Len()
 		}

@@ -25,9 +25,13 @@ var (
 	errConfigured = errors.New("reflector: fixed by the configuration of this process")
 	errTooMany    = errors.New("reflector: too many reflections")
 	errNotServed  = errors.New("reflector: the API server does not serve the resource")
+	errSecrets    = errors.New("reflector: secrets are not mirrored without --mirror-secrets")
 	errNotAdded   = errors.New("reflector: no such reflection was added")
 	errStoreAway  = errors.New("reflector: NATS cannot be reached for the bucket " + reflectionsBucket + ", which keeps what was added")
 )
+
+// errPlainSecrets is a fault of a configuration.
+var errPlainSecrets = errors.New("reflector: secrets are mirrored only into a log that encrypts them")
 
 var rules = []rpc.Rule{
 	{Is: errUnknown, Code: codes.NotFound, Reason: "COLLECTION_NOT_FOUND"},
@@ -36,6 +40,7 @@ var rules = []rpc.Rule{
 	{Is: errConfigured, Code: codes.FailedPrecondition, Reason: "CONFIGURED"},
 	{Is: errTooMany, Code: codes.ResourceExhausted, Reason: "TOO_MANY_REFLECTIONS"},
 	{Is: errNotServed, Code: codes.NotFound, Reason: "RESOURCE_NOT_SERVED"},
+	{Is: errSecrets, Code: codes.FailedPrecondition, Reason: "SECRETS_NOT_MIRRORED"},
 	{Is: errNotAdded, Code: codes.NotFound, Reason: "REFLECTION_NOT_FOUND"},
 	{Is: errStoreAway, Code: codes.Unavailable, Reason: "REFLECTIONS_UNAVAILABLE", Retry: time.Second},
 }

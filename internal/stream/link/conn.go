@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
 // Config says how to reach NATS and how logs are made. The zero value means a server on this
@@ -42,6 +43,8 @@ type Config struct {
 	// connection is given up and opened again, also to another server; default 2 s. Until then
 	// publishes wait, whatever their contexts say.
 	WriteTimeout time.Duration
+	// Encryption of payloads; the zero value encrypts none, and cannot read those that are encrypted.
+	Encryption seal.Policy
 	// Memory keeps logs in memory instead of in files; for tests.
 	Memory bool
 	// Log receives connection events; default discards.
@@ -61,7 +64,7 @@ func (c Config) WithDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
+	errs := []error{c.Encryption.Validate()}
 	if c.Replicas < 1 || c.Replicas > 5 {
 		errs = append(errs, fmt.Errorf("replicas %d: want 1 to 5", c.Replicas))
 	}

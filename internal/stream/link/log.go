@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
 // HeaderRoom is what a record's headers may take beside its payload; the server's own limit for
@@ -72,7 +73,7 @@ func (t Tail) Ahead() time.Duration {
 // MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the
 // server's.
 func (c *Conn) MaxPayload() int {
-	return min(c.Config.MaxPayload, int(c.NATS.MaxPayload())) - HeaderRoom
+	return min(c.Config.MaxPayload, int(c.NATS.MaxPayload())) - HeaderRoom - seal.Overhead
 }
 
 // Tail reads the state of col's log from the stream's leader; [ErrNoLog] when there is none.
@@ -246,7 +247,7 @@ func (c *Conn) Control(ctx context.Context, col delta.Collection, kind delta.Kin
 	if err != nil || msg == nil {
 		return delta.Record{}, err
 	}
-	return Decode(msg.Subject, msg.Header, msg.Data, msg.Sequence)
+	return c.Decode(msg.Subject, msg.Header, msg.Data, msg.Sequence)
 }
 
 // Message asks the stream's leader for one message; nil when there is none. The client's own call
@@ -290,11 +291,4 @@ func (c *Conn) Message(ctx context.Context, col delta.Collection, query any) (*j
 		return nil, fmt.Errorf("read the log of %s: sequence %d: %w", col, m.Seq, err)
 	}
 	return &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Header: h, Data: m.Data}, nil
-}
-
-// Decode reads the record of a message.
-func Decode(subject string, h nats.Header, data []byte, seq uint64) (delta.Record, error) {
-	r, err := delta.DecodeRecord(subject, h, data)
-	r.Sequence = seq
-	return r, err
 }

@@ -280,7 +280,7 @@ func (k *consumer) batch(ctx context.Context, batch []jetstream.Msg) error {
 		if err != nil {
 			return err
 		}
-		rec, err := link.Decode(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
+		rec, err := k.c.Decode(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
 		if err != nil {
 			k.unread(ctx, err)
 			_, _, key, err := delta.ParseSubject(m.Subject())

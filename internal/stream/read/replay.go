@@ -39,7 +39,7 @@ func (r *reader) process(ctx, calls context.Context, msgs []jetstream.Msg) error
 		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.Config.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", link.ErrBootstrap)
 		}
-		rec, err := link.Decode(m.Subject(), m.Headers(), m.Data(), sequence)
+		rec, err := r.c.Decode(m.Subject(), m.Headers(), m.Data(), sequence)
 		unknown, isUnknown := errors.AsType[*delta.UnknownError](err)
 		if isUnknown && !unknown.Skippable() {
 			newer = fmt.Errorf("read the log of %s: %w", r.col, r.tail.Newer(sequence, unknown))

@@ -180,7 +180,7 @@ func (w *Writer) Append(ctx context.Context, records []delta.Record) error {
 func (w *Writer) Flush(ctx context.Context) error { return w.flush(ctx, true) }
 
 func (w *Writer) append(ctx context.Context, r *delta.Record, resolve bool) error {
-	msg := &nats.Msg{Subject: r.Subject(), Header: r.Header(), Data: r.Payload}
+	msg := w.c.Encode(r)
 	if r.Tombstone() {
 		msg.Header[jetstream.MsgTTLHeader] = []string{strconv.Itoa(int(w.c.Config.TombstoneTTL/time.Second)) + "s"}
 	}

@@ -42,7 +42,7 @@ func TestReadersDoNotRunAwayFromASlowDecoder(t *testing.T) {
 	}
 	s.Apply(b, time.Unix(1, 0))
 	var file bytes.Buffer
-	if _, err := Write(&file, Header{Collection: "dev/pods.v1"}, s.Snapshot()); err != nil {
+	if _, err := Write(&file, Header{Collection: "dev/pods.v1"}, s.Snapshot(), nil); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {

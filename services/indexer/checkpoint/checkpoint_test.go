@@ -116,7 +116,7 @@ func population(t testing.TB, n, pad int) *store.Snapshot {
 func encode(t testing.TB, h checkpoint.Header, snap *store.Snapshot) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	counts, err := checkpoint.Write(&out, h, snap)
+	counts, err := checkpoint.Write(&out, h, snap, nil)
 	if err != nil || counts.Objects != snap.Len() || counts.Tombstones != snap.Tombstones() {
 		t.Fatalf("Write = %+v, %v, want %d and %d", counts, err, snap.Len(), snap.Tombstones())
 	}
@@ -318,7 +318,7 @@ func TestAnObjectThatCannotBeHadFailsTheWrite(t *testing.T) {
 	t.Parallel()
 	s := store.New(store.Options{})
 	s.Apply(store.Batch{Ops: []store.Op{{Put: store.NewObject(store.ObjectConfig{Key: "a/b", Payload: []byte("broken"), Codec: plain{}, Size: 6})}}}, time.Now())
-	if _, err := checkpoint.Write(io.Discard, header, s.Snapshot()); err == nil {
+	if _, err := checkpoint.Write(io.Discard, header, s.Snapshot(), nil); err == nil {
 		t.Error("a file was written without one of the objects")
 	}
 }
@@ -326,11 +326,11 @@ func TestAnObjectThatCannotBeHadFailsTheWrite(t *testing.T) {
 func TestAFolderKeepsTheNewestWholeFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "below", "index")
-	d, err := checkpoint.Open(path)
+	d, err := checkpoint.Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := checkpoint.Open(path); !errors.Is(err, dirlock.ErrTaken) {
+	if _, err := checkpoint.Open(path, nil); !errors.Is(err, dirlock.ErrTaken) {
 		t.Errorf("a second process: %v, want ErrTaken", err)
 	}
 	o := checkpoint.Options{Open: open}
@@ -356,7 +356,7 @@ func TestAFolderKeepsTheNewestWholeFile(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = checkpoint.Open(path); err != nil {
+	if d, err = checkpoint.Open(path, nil); err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
@@ -404,7 +404,7 @@ func TestAFolderKeepsTheNewestWholeFile(t *testing.T) {
 
 func TestLongNamesHaveFilesOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	d, err := checkpoint.Open(t.TempDir())
+	d, err := checkpoint.Open(t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +426,7 @@ func TestLongNamesHaveFilesOfTheirOwn(t *testing.T) {
 
 func TestASaveKeepsToItsRate(t *testing.T) {
 	t.Parallel()
-	d, err := checkpoint.Open(t.TempDir())
+	d, err := checkpoint.Open(t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

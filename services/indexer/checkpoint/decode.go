@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
 // maxServed is more than any object takes as it is served.
@@ -24,6 +25,9 @@ type Options struct {
 	MaxBytes int64
 	// Collection must be the file's; empty is any.
 	Collection string
+	// Keys decrypt files; without them those that are encrypted are not read, with them
+	// those that are not.
+	Keys *seal.Keys
 	// Open makes the codec of a dictionary. Without it files with dictionaries
 	// cannot be read.
 	Open func(dictionary []byte) (store.Codec, error)
@@ -42,13 +46,14 @@ type Image struct {
 
 // Read reads a file of the given length. Whatever the bytes are it gives an
 // image that was written by [Write], or an error and nothing: one that wraps
-// [ErrDamaged], [ErrFormat], [ErrForeign] or [ErrTooLarge], or the reader's. It allocates in
-// proportion to the length. Parts of the file are read side by side.
+// [ErrDamaged], [ErrFormat], [ErrPlain], [ErrEncrypted], [ErrForeign] or
+// [ErrTooLarge], or the reader's. It allocates in proportion to the length. Parts
+// of the file are read side by side.
 func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 	if o.MaxBytes > 0 && size > o.MaxBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d may be read", ErrTooLarge, size, o.MaxBytes)
 	}
-	in := &blockReader{r: r, left: size}
+	in := &blockReader{r: r, left: size, keys: o.Keys}
 	if err := in.start(); err != nil {
 		return nil, err
 	}
@@ -67,6 +72,7 @@ func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 	if o.Collection != "" && d.image.Collection != o.Collection {
 		return nil, fmt.Errorf("%w: %q", ErrForeign, d.image.Collection)
 	}
+	in.header = first.payload
 	if err := d.blocks(in); err != nil {
 		return nil, err
 	}
@@ -91,7 +97,7 @@ func (d *decoder) blocks(in *blockReader) error {
 	// Room for all payloads is made first: a heap that has nearly its final size
 	// is not collected again and again while the objects come.
 	for _, b := range list {
-		if b.kind == kindPayloads {
+		if b.kind == kindPayloads && b.keys == nil {
 			b.payload = make([]byte, b.size)
 		}
 	}
@@ -112,7 +118,7 @@ func (d *decoder) blocks(in *blockReader) error {
 			return err
 		}
 		if b.kind != kindPayloads {
-			front.give(b.payload)
+			front.give(b.room)
 		}
 		list[i] = nil
 	}

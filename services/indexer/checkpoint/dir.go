@@ -16,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
 const (
@@ -29,12 +30,13 @@ const (
 type Dir struct {
 	path string
 	lock *os.File
+	keys *seal.Keys
 }
 
 // Open takes a folder, makes it if need be, and removes what a dead process
 // was writing. The error is dirlock.ErrTaken, wrapped, when another process has
-// it.
-func Open(path string) (*Dir, error) {
+// it. With keys the files are encrypted.
+func Open(path string, keys *seal.Keys) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -42,7 +44,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	d := &Dir{path: path, lock: lock}
+	d := &Dir{path: path, lock: lock, keys: keys}
 	if err := d.each(partial, func(name string, _ fs.FileInfo) error { return os.Remove(name) }); err != nil {
 		return nil, errors.Join(fmt.Errorf("checkpoint: %w", err), d.Close())
 	}
@@ -116,7 +118,7 @@ func (d *Dir) Save(ctx context.Context, h Header, snap *store.Snapshot, rate int
 	}()
 	w := &pacer{ctx: ctx, w: f, rate: rate, began: time.Now()}
 	buf := bufio.NewWriterSize(w, 256<<10)
-	if saved.Counts, err = Write(buf, h, snap); err != nil {
+	if saved.Counts, err = Write(buf, h, snap, d.keys); err != nil {
 		return saved, err
 	}
 	if err = errors.Join(buf.Flush(), f.Sync()); err != nil {
@@ -133,8 +135,9 @@ func (d *Dir) Save(ctx context.Context, h Header, snap *store.Snapshot, rate int
 }
 
 // Load reads the file of a collection. The error is fs.ErrNotExist, wrapped,
-// when there is none; a file that is damaged is kept aside, and any other that
-// [Read] refuses stays until the next Save.
+// when there is none; a file that is damaged is kept aside, one that is not
+// encrypted and must be is removed, and any other that [Read] refuses stays until
+// the next Save.
 func (d *Dir) Load(collection string, o Options) (image *Image, size int64, err error) {
 	name := d.name(collection)
 	f, err := os.Open(name)
@@ -146,10 +149,13 @@ func (d *Dir) Load(collection string, o Options) (image *Image, size int64, err 
 	if err != nil {
 		return nil, 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	o.Collection = collection
+	o.Collection, o.Keys = collection, d.keys
 	image, err = Read(f, info.Size(), o)
 	if errors.Is(err, ErrDamaged) {
 		err = errors.Join(err, os.Rename(name, name+damaged))
+	}
+	if errors.Is(err, ErrPlain) {
+		err = errors.Join(err, os.Remove(name))
 	}
 	return image, info.Size(), err
 }

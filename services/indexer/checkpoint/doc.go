@@ -23,6 +23,9 @@
 //	tombstones  deletes that are remembered
 //	end         how many of each there must have been
 //
+// In a file that is encrypted the payload of each block but the header is, and
+// belongs to that header and to the block's place. The format says so.
+//
 // What objects share is written once, before the first that needs it: a
 // dictionary is in the file, or nothing that was compressed with it is.
 package checkpoint

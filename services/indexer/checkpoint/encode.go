@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
 // dictionary is a codec that can be written down: [Options.Open] makes it again
@@ -21,10 +22,10 @@ type Counts struct{ Objects, Tombstones int }
 
 // Write writes a snapshot. It reads nothing that changes, and holds about a
 // block at a time. An object whose bytes cannot be had makes it fail: a file
-// must not hold less than the store did.
-func Write(w io.Writer, h Header, snap *store.Snapshot) (Counts, error) {
+// must not hold less than the store did. With keys the file is encrypted.
+func Write(w io.Writer, h Header, snap *store.Snapshot, keys *seal.Keys) (Counts, error) {
 	e := &encoder{
-		out: blockWriter{w: w}, strings: map[string]uint64{}, labels: map[*store.Labels]uint64{}, owners: map[*store.Owners]uint64{},
+		out: blockWriter{w: w, keys: keys}, strings: map[string]uint64{}, labels: map[*store.Labels]uint64{}, owners: map[*store.Owners]uint64{},
 		fields: map[*store.Fields]uint64{}, readings: map[*store.Reading]uint64{}, alike: map[string]uint64{}, codecs: map[store.Codec]uint64{},
 	}
 	if err := e.out.start(); err != nil {

@@ -1,13 +1,16 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/services/indexer/pages"
 )
 
@@ -16,6 +19,9 @@ const (
 	// Format is the version of what is written. Files of any other are not read:
 	// what was in them is in the log.
 	Format = 5
+
+	// encrypted is part of the format of a file whose blocks are encrypted.
+	encrypted = 1 << 15
 
 	// blockBytes is about how long a block of payloads is made.
 	blockBytes = 1 << 20
@@ -49,6 +55,10 @@ var (
 	ErrDamaged = errors.New("checkpoint: file is damaged")
 	// ErrFormat: the file is of an older or newer format, or is something else.
 	ErrFormat = errors.New("checkpoint: file is of another format")
+	// ErrPlain: the file is not encrypted, and files must be.
+	ErrPlain = errors.New("checkpoint: file is not encrypted")
+	// ErrEncrypted: the file is encrypted, with a key that is not there.
+	ErrEncrypted = errors.New("checkpoint: file is encrypted")
 	// ErrTooLarge: the file is longer than may be read.
 	ErrTooLarge = errors.New("checkpoint: file is too large")
 	// ErrForeign: the file is of another collection.
@@ -82,16 +92,28 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // blockWriter frames blocks.
 type blockWriter struct {
-	w     io.Writer
-	n     uint64 // number of the next block
-	bytes int64
+	w      io.Writer
+	n      uint64 // number of the next block
+	bytes  int64
+	keys   *seal.Keys // nil for a file that is not encrypted
+	header []byte
 }
 
 func (b *blockWriter) start() error {
-	return b.write(binary.LittleEndian.AppendUint16([]byte(magic), Format))
+	format := uint16(Format)
+	if b.keys != nil {
+		format |= encrypted
+	}
+	return b.write(binary.LittleEndian.AppendUint16([]byte(magic), format))
 }
 
 func (b *blockWriter) block(kind byte, payload []byte) error {
+	switch {
+	case kind == kindHeader:
+		b.header = payload
+	case b.keys != nil:
+		payload = b.keys.Seal(payload, about(b.header, b.n, kind))
+	}
 	frame := binary.LittleEndian.AppendUint32([]byte{kind}, uint32(len(payload)))
 	sum := crc32.Update(checksum(b.n, frame), castagnoli, payload)
 	b.n++
@@ -107,6 +129,11 @@ func (b *blockWriter) write(p []byte) error {
 	return err
 }
 
+// about is what a block's encrypted payload belongs to.
+func about(header []byte, number uint64, kind byte) []byte {
+	return append(binary.LittleEndian.AppendUint64(bytes.Clone(header), number), kind)
+}
+
 // checksum begins that of a block.
 func checksum(number uint64, frame []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, binary.LittleEndian.AppendUint64(nil, number))
@@ -119,6 +146,9 @@ type blockReader struct {
 	at   int64 // of the next block
 	left int64
 	n    uint64 // number of the next block
+
+	keys   *seal.Keys // nil for a file that is not encrypted
+	header []byte
 }
 
 // block is a block whose place is known.
@@ -126,7 +156,10 @@ type block struct {
 	kind    byte
 	size    int
 	payload []byte // room for it, until it was read
+	room    []byte // what it was read into
 
+	keys   *seal.Keys // nil where it is not encrypted
+	header []byte
 	number uint64
 	frame  [frameBytes]byte
 	at     int64
@@ -140,15 +173,21 @@ func (b *blockReader) start() error {
 	if err := b.take(head); err != nil {
 		return err
 	}
-	if string(head[:len(magic)]) != magic || binary.LittleEndian.Uint16(head[len(magic):]) != Format {
+	format := binary.LittleEndian.Uint16(head[len(magic):])
+	switch {
+	case string(head[:len(magic)]) != magic || format&^encrypted != Format:
 		return ErrFormat
+	case format&encrypted == 0 && b.keys != nil:
+		return ErrPlain
+	case format&encrypted != 0 && b.keys == nil:
+		return ErrEncrypted
 	}
 	return nil
 }
 
 // next finds the next block. It has still to be filled.
 func (b *blockReader) next() (*block, error) {
-	x := &block{number: b.n, read: make(chan struct{})}
+	x := &block{number: b.n, header: b.header, read: make(chan struct{})}
 	if err := b.take(x.frame[:]); err != nil {
 		return nil, err
 	}
@@ -156,6 +195,9 @@ func (b *blockReader) next() (*block, error) {
 	x.kind, x.size, x.at = x.frame[0], int(n), b.at
 	if x.kind < kindHeader || x.kind > kindEnd || n == 0 || n+sumBytes > b.left {
 		return nil, ErrDamaged
+	}
+	if x.kind != kindHeader {
+		x.keys = b.keys
 	}
 	b.at, b.left = b.at+n+sumBytes, b.left-n-sumBytes
 	b.n++
@@ -206,6 +248,7 @@ func (x *block) fill(r io.ReaderAt) {
 		x.payload = make([]byte, x.size)
 	}
 	x.payload = x.payload[:x.size]
+	x.room = x.payload
 	sum := checksum(x.number, x.frame[:])
 	for i := 0; i < x.size; i += pieceBytes {
 		piece := x.payload[i:min(i+pieceBytes, x.size)]
@@ -220,6 +263,14 @@ func (x *block) fill(r io.ReaderAt) {
 	var want [sumBytes]byte
 	if x.err = readAt(r, want[:], x.at+int64(x.size)); x.err == nil && binary.LittleEndian.Uint32(want[:]) != sum {
 		x.err = ErrDamaged
+	}
+	if x.err == nil && x.keys != nil {
+		x.payload, x.err = x.keys.Open(x.room, about(x.header, x.number, x.kind))
+		if _, unknown := errors.AsType[*seal.UnknownKeyError](x.err); unknown {
+			x.err = fmt.Errorf("%w: %w", ErrEncrypted, x.err)
+		} else if x.err != nil {
+			x.err = fmt.Errorf("%w: %w", ErrDamaged, x.err)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func FuzzRead(f *testing.F) {
 		{Delete: &store.Tombstone{Key: "a/d", RV: "7"}},
 	}}, s.Snapshot().State().Fresh)
 	var whole bytes.Buffer
-	if _, err := Write(&whole, Header{Collection: "dev/pods.v1", Terms: []Term{{1, 1}}}, s.Snapshot()); err != nil {
+	if _, err := Write(&whole, Header{Collection: "dev/pods.v1", Terms: []Term{{1, 1}}}, s.Snapshot(), nil); err != nil {
 		f.Fatal(err)
 	}
 	in := &blockReader{r: bytes.NewReader(whole.Bytes()), left: int64(whole.Len())}
@@ -92,7 +92,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%d objects, of which %d are different", len(image.Objects), s.Snapshot().Len())
 		}
 		var again bytes.Buffer
-		if _, err := Write(&again, image.Header, s.Snapshot()); err != nil {
+		if _, err := Write(&again, image.Header, s.Snapshot(), nil); err != nil {
 			t.Fatal(err)
 		}
 		second, err := Read(bytes.NewReader(again.Bytes()), int64(again.Len()), Options{Open: open})
@@ -204,7 +204,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 		})})
 	}
 	s.Apply(batch, s.Snapshot().State().Fresh)
-	d, err := Open(b.TempDir())
+	d, err := Open(b.TempDir(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}

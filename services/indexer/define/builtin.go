@@ -42,6 +42,12 @@ const (
 	NamespaceField = "metadata.namespace"
 )
 
+// MetadataIndexes are the built-in indexes of any collection, whose values are metadata.
+var MetadataIndexes = []string{NamespaceIndex, ownerIndex, LabelIndex}
+
+// MetadataFields are the fields of metadata among those that selectors can name.
+var MetadataFields = []string{NameField, NamespaceField}
+
 // BuiltIn returns the indexes of a collection.
 func BuiltIn(c delta.Collection) map[string]store.IndexFunc {
 	fns := map[string]store.IndexFunc{

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
@@ -46,6 +47,7 @@ type Config struct {
 	RingChanges, RingBytes     int
 	Tier                       Tier
 	MemoryBudget               int
+	Keys                       *seal.Keys       // of checkpoints; nil does not encrypt them
 	Now                        func() time.Time // default time.Now
 }
 
@@ -112,7 +114,7 @@ func (s *Collections) Declarations() *define.Declarations { return s.declaration
 func (s *Collections) Run(ctx context.Context) (err error) {
 	g, following := errgroup.WithContext(ctx)
 	if s.cfg.DataDir != "" {
-		if s.files, err = checkpoint.Open(s.cfg.DataDir); err != nil {
+		if s.files, err = checkpoint.Open(s.cfg.DataDir, s.cfg.Keys); err != nil {
 			return fmt.Errorf("indexer: data dir: %w", err)
 		}
 		defer func() { err = errors.Join(err, s.files.Close()) }()

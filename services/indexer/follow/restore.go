@@ -103,6 +103,8 @@ func warmOutcome(err error) string {
 		return "damaged"
 	case errors.Is(err, checkpoint.ErrFormat):
 		return "format"
+	case errors.Is(err, checkpoint.ErrPlain), errors.Is(err, checkpoint.ErrEncrypted):
+		return "encryption"
 	case errors.Is(err, checkpoint.ErrForeign):
 		return "foreign"
 	case errors.Is(err, checkpoint.ErrTooLarge):

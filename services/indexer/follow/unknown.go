@@ -42,7 +42,7 @@ func (c *Collection) noteUnknown(ctx context.Context, b *delta.Batch) {
 		c.metrics.unknown.WithLabelValues(c.Name, string(b.Newer.Unknown.Part)).Inc()
 	}
 	if before == nil {
-		c.slog.LogAttrs(ctx, slog.LevelError, "the log has to be read by a later build", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(b.Newer))
+		c.slog.LogAttrs(ctx, slog.LevelError, "the log cannot be read on", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(b.Newer))
 	}
 }
 

@@ -3,6 +3,7 @@ package grant
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -11,13 +12,18 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/authority"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // Gate asks an authority. Without one every caller may read everything.
-type Gate struct{ Authority *authority.Authority }
+type Gate struct {
+	Authority *authority.Authority
+	// Encryption names the resources whose content takes the right to get it, however it is read.
+	Encryption seal.Policy
+}
 
 // The verbs of reads.
 const (
@@ -36,6 +42,8 @@ type Reach struct {
 	LabelSelector, FieldSelector string
 	Index                        string
 	Values                       []string
+	// Content says that the answer holds more of the objects than their keys.
+	Content bool
 }
 
 // namespaces are those that the read is limited to: the values of the index of namespaces are some.
@@ -131,7 +139,7 @@ func (g Gate) List(ctx context.Context, r Reach, ids ...delta.Collection) (Grant
 	if g.Authority == nil {
 		return Grant{}, nil
 	}
-	return g.allow(ctx, ids, r.whole(), r.wants(ids, list))
+	return g.allow(ctx, ids, r.whole(), g.wants(&r, ids, list))
 }
 
 // Watch permits to list and to watch what a read covers, for as long as the stream lasts.
@@ -140,7 +148,7 @@ func (g Gate) Watch(ctx context.Context, r Reach, id delta.Collection) (Grant, e
 		return Grant{}, nil
 	}
 	ids := []delta.Collection{id}
-	wants, version := r.wants(ids, list, watch), g.Authority.Version()
+	wants, version := g.wants(&r, ids, list, watch), g.Authority.Version()
 	if err := g.Authority.Keep(ctx, wants...); err != nil {
 		return Grant{}, err
 	}
@@ -152,9 +160,31 @@ func (r *Reach) whole() bool {
 	return len(r.namespaces()) == 0 && r.LabelSelector == "" && r.fields() == ""
 }
 
+// reveals reports whether what is answered tells of the content of objects beyond their metadata.
+func (r *Reach) reveals() bool {
+	if r.Content || r.Index != "" && !slices.Contains(define.MetadataIndexes, r.Index) {
+		return true
+	}
+	if r.FieldSelector == "" {
+		return false
+	}
+	s, err := fields.ParseSelector(r.FieldSelector)
+	return err != nil || slices.ContainsFunc(s.Requirements(), func(q fields.Requirement) bool {
+		return !slices.Contains(define.MetadataFields, q.Field)
+	})
+}
+
+// verbs are those that a read of a collection takes in place of the ones of any other.
+func (g Gate) verbs(r *Reach, id delta.Collection, verbs []string) []string {
+	if g.Encryption.Lists(id.Group, id.Resource) && !slices.Contains(verbs, get) && r.reveals() {
+		return append(slices.Clip(verbs), get)
+	}
+	return verbs
+}
+
 // wants are the rights that the verbs take. A selector only makes a read narrower, so it counts
 // where the read without it is not permitted: to those who see only what it lets through.
-func (r *Reach) wants(ids []delta.Collection, verbs ...string) []authority.Want {
+func (g Gate) wants(r *Reach, ids []delta.Collection, verbs ...string) []authority.Want {
 	namespaces := r.namespaces()
 	if len(namespaces) == 0 {
 		namespaces = []string{""}
@@ -164,7 +194,7 @@ func (r *Reach) wants(ids []delta.Collection, verbs ...string) []authority.Want 
 	wants := make([]authority.Want, 0, len(ids)*len(namespaces)*len(verbs))
 	for _, id := range ids {
 		for _, namespace := range namespaces {
-			for _, verb := range verbs {
+			for _, verb := range g.verbs(r, id, verbs) {
 				all := attributes(verb, id)
 				all.Namespace = namespace
 				w := authority.Want{all}
@@ -188,7 +218,7 @@ func (g Gate) Indexes(ctx context.Context, verb, resource string, ids ...delta.C
 	wants := []authority.Want{authority.Named(verb, Indexes, resource)}
 	if verb == "create" {
 		whole := Reach{}
-		wants = append(wants, whole.wants(ids, get, list)...)
+		wants = append(wants, g.wants(&whole, ids, get, list)...)
 	}
 	return g.Authority.Allow(ctx, wants...)
 }

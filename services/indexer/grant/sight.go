@@ -62,8 +62,9 @@ func (g Gate) look(ctx context.Context, s *sight) (Grant, error) {
 // scope is what is visible of one collection: all, else the namespaces of those that the request
 // names, or that are suggested, in which every verb is permitted.
 func (g Gate) scope(ctx context.Context, s *sight, id delta.Collection) (access.Scope, error) {
+	verbs := g.verbs(&s.reach, id, s.verbs)
 	everywhere := Reach{LabelSelector: s.reach.LabelSelector, FieldSelector: s.reach.fields()}
-	all, err := g.hold(ctx, everywhere.wants([]delta.Collection{id}, s.verbs...))
+	all, err := g.hold(ctx, g.wants(&everywhere, []delta.Collection{id}, verbs...))
 	if all || err != nil {
 		return access.Scope{All: all}, err
 	}
@@ -78,11 +79,11 @@ func (g Gate) scope(ctx context.Context, s *sight, id delta.Collection) (access.
 	if len(candidates) == 0 {
 		return access.Scope{}, nil
 	}
-	wants := in.wants([]delta.Collection{id}, s.verbs...)
+	wants := g.wants(&in, []delta.Collection{id}, verbs...)
 	g.Authority.Expect(ctx, wants...)
 	var out access.Scope
 	for i, namespace := range candidates { // the wants of each stand together
-		held, err := g.hold(ctx, wants[i*len(s.verbs):(i+1)*len(s.verbs)])
+		held, err := g.hold(ctx, wants[i*len(verbs):(i+1)*len(verbs)])
 		if err != nil {
 			return access.Scope{}, err
 		}

@@ -19,6 +19,9 @@ type Projection struct {
 	Mask *Mask // nil without a field mask
 }
 
+// Content reports whether answers hold more of the objects than their keys.
+func (p *Projection) Content() bool { return p.View != indexv1.View_VIEW_KEYS }
+
 // metadataMask is VIEW_METADATA.
 var metadataMask = &Mask{kids: map[string]*Mask{"apiVersion": {}, "kind": {}, "metadata": {}}}
 

@@ -132,7 +132,7 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
-	g, err := s.permit(ctx, &target{one: c}, grant.Reach{}, req.GetVisibleOnly())
+	g, err := s.permit(ctx, &target{one: c}, grant.Reach{Index: req.GetIndex(), Content: p.Content()}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (s *Reader) List(ctx context.Context, req *indexv1.ListRequest) (*message.W
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.permit(ctx, &t, grant.Reach{Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector()}, req.GetVisibleOnly())
+	g, err := s.permit(ctx, &t, grant.Reach{Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Content: proj.Content()}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +79,7 @@ func (s *Reader) ByIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*mes
 	}
 	g, err := s.permit(ctx, &t, grant.Reach{
 		Namespaces: ch.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Index: ch.Index, Values: ch.Values,
+		Content: proj.Content(),
 	}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func (s *Reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.permit(ctx, &t, grant.Reach{}, req.GetVisibleOnly())
+	g, err := s.permit(ctx, &t, grant.Reach{Index: req.GetIndex()}, req.GetVisibleOnly())
 	if err != nil {
 		return nil, err
 	}

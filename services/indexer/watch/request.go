@@ -93,6 +93,7 @@ func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, err
 func reachOf(f *selector, req *indexv1.WatchRequest) grant.Reach {
 	return grant.Reach{
 		Namespaces: f.Namespaces, LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector(), Index: f.Index, Values: f.Values,
+		Content: req.GetView() != indexv1.View_VIEW_KEYS,
 	}
 }
 

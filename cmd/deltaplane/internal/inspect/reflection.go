@@ -92,7 +92,7 @@ spec, needs the cluster under a second name; see deltaplane serve reflector --he
 		Example: `  deltaplane reflection add configmaps -n kube-system
   deltaplane reflection add pods -n shop -n billing --replace
   deltaplane reflection add deployments.apps --selector 'team in (a, b)' --drop-field status.conditions
-  deltaplane reflection add secrets --metadata-only
+  deltaplane reflection add configmaps --metadata-only
   deltaplane reflection add events.v1 --field-selector involvedObject.kind=Pod
   deltaplane reflection add '*' --cluster staging`,
 		Args: cli.Args(cobra.ExactArgs(1)),

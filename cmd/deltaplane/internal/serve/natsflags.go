@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/client/deltalog"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/certs"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
@@ -124,6 +125,9 @@ func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error 
 		return err
 	}
 }
+
+// encrypt has the log's payloads encrypted by a policy.
+func (n *natsFlags) encrypt(p seal.Policy) { n.config.Encryption = p }
 
 // connect opens the log for one service.
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {

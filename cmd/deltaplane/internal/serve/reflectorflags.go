@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -30,6 +31,7 @@ in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like
 events.k8s.io; several namespaces need permission to list and watch the whole cluster;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
+	flags.BoolVar(&r.config.MirrorSecrets, "mirror-secrets", false, "let secrets be mirrored, where --resources or a caller names them; needs --encryption-key-file")
 	flags.IntVar(&r.config.MaxAdded, "max-added", 0, "`reflections` that callers may add to one cluster (default 500)")
 	flags.DurationVar(&r.config.DiscoverEvery, "discover-every", 0, `how often "*" and resources that are not served yet are looked for (default 30s)`)
 	flags.DurationVar(&r.config.KeepVanished, "keep-vanished", 0, `how long the log of a collection of "*" is kept after the API server ceased to serve it (default 1h)`)
@@ -39,6 +41,14 @@ or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_s
 	flags.DurationVar(&r.config.WatchListTimeout, "watch-list-timeout", 0, "how long a streaming start may go without an object and without its end before the collection is listed instead (default 30s)")
 	flags.DurationVar(&r.config.QuietAfter, "quiet-after", 0, "how long a watch may be silent before the API server is asked whether it has reached the watch's version (default 2m)")
 	flags.Var((*byteSize)(&r.config.StageBytes), "stage-bytes", "`bytes` of changes that may wait for a slow log, in each collection, before they are folded (default 64Mi)")
+}
+
+// encrypted reports secrets that would lie in the log as they are.
+func (r *reflecting) encrypted(p seal.Policy) error {
+	if r.config.MirrorSecrets && !p.Covers("", seal.Secrets) {
+		return errors.New("--mirror-secrets needs --encryption-key-file, and secrets among --encrypted-resources")
+	}
+	return nil
 }
 
 // read parses clusters and resources. The first cluster's source becomes that of k.

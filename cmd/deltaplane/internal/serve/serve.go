@@ -74,6 +74,7 @@ func newServeIndexer() *cobra.Command {
 	var s serving
 	var cfg indexer.Config
 	var log natsFlags
+	var encryption encryptionFlags
 	cmd := &cobra.Command{
 		Use:   "indexer",
 		Short: "Serve the index: reads of mirrored collections from memory",
@@ -101,15 +102,19 @@ Any number of replicas may serve behind one name. Told to stop, one says NOT_SER
 on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.security.apply(&cfg.RPC, &cfg.Admin, &cfg.Access); err != nil {
+			policy, err := encryption.policy()
+			if err := errors.Join(s.security.apply(&cfg.RPC, &cfg.Admin, &cfg.Access), err); err != nil {
 				return &cli.UsageError{Err: err}
 			}
+			cfg.Encryption = policy
+			log.encrypt(policy)
 			s.shows(map[string]string{"nats": log.security.TLS.CertFile})
 			return runIndexer(cmd.Context(), cfg, 0, s.telemetry, &log)
 		},
 	}
 	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, cli.DefaultIndexAddr, "127.0.0.1:7451")
 	log.register(cmd.Flags(), defaultNATSURL)
+	encryption.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &cfg.RPC, time.Second)
 	registerIndexer(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.DataDir, "index-data-dir", "", "`folder` for checkpoints: a restart reads them, and from the log only what came since (default: none, the whole log is read)")
@@ -203,6 +208,7 @@ func newServeReflector() *cobra.Command {
 	var s serving
 	var r reflecting
 	var log natsFlags
+	var encryption encryptionFlags
 	var k cli.KubeFlags
 	cmd := &cobra.Command{
 		Use:   "reflector",
@@ -232,9 +238,12 @@ all reflectors of the log and permanently, by "deltaplane reflection add". In a 
   - {resource: pods, drop_fields: [status.conditions]}`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(s.security.apply(&r.config.RPC, &r.config.Admin, &r.config.Access), r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check()); err != nil {
+			policy, err := encryption.policy()
+			err = errors.Join(err, r.encrypted(policy), s.security.apply(&r.config.RPC, &r.config.Admin, &r.config.Access), r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check())
+			if err != nil {
 				return &cli.UsageError{Err: err}
 			}
+			log.encrypt(policy)
 			client, err := k.Load()
 			if err != nil {
 				return err
@@ -245,6 +254,7 @@ all reflectors of the log and permanently, by "deltaplane reflection add". In a 
 	}
 	s.register(cmd.Flags(), &r.config.RPC, &r.config.Admin, cli.DefaultReflectorAddr, "127.0.0.1:7453")
 	log.register(cmd.Flags(), defaultNATSURL)
+	encryption.register(cmd.Flags())
 	k.Register(cmd.Flags())
 	r.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &r.config.RPC, 0)

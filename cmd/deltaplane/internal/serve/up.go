@@ -36,6 +36,7 @@ type upFlags struct {
 	skip        []string
 	natsListen  string
 	log         natsFlags
+	encryption  encryptionFlags
 	kube        cli.KubeFlags
 	devcluster  devcluster.Config
 	reflecting  reflecting
@@ -94,6 +95,7 @@ own would create every pod twice.`,
 	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, cli.DefaultReflectorAddr, "127.0.0.1:7453")
 	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz and /readyz")
 	u.log.register(flags, "")
+	u.encryption.register(flags)
 	u.kube.Register(flags)
 	// DELTAPLANE_API_URL leads commands to a dev cluster, also to that of the last `up`: the next must
 	// not take it for a cluster that is there already.
@@ -117,7 +119,10 @@ own would create every pod twice.`,
 
 // complete fills in what depends on other flags, and reports every fault together.
 func (u *upFlags) complete(cmd *cobra.Command) error {
-	errs := []error{u.reflecting.read(&u.kube)}
+	policy, err := u.encryption.policy()
+	errs := []error{err, u.reflecting.encrypted(policy), u.reflecting.read(&u.kube)}
+	u.indexer.Encryption = policy
+	u.log.encrypt(policy)
 	u.ownCluster = !u.kube.Given()
 	for _, name := range u.skip {
 		if !slices.Contains(skippable, name) {

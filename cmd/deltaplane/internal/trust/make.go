@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/certs"
+	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
@@ -60,7 +61,21 @@ func (m *maker) run() error {
 	if err := m.always("nats/users.conf", "NATS users and what they may do", natsUsers(users)); err != nil {
 		return err
 	}
-	return m.redis()
+	return errors.Join(m.encryption(), m.redis())
+}
+
+// encryption makes the file of encryption keys, which the reflector and the indexers have alike:
+// that of the reflector counts.
+func (m *maker) encryption() error {
+	const file, what = "reflector/encryption.keys", "keys that encrypt secrets in the log and in checkpoints"
+	if err := m.once(file, what, seal.NewFile); err != nil {
+		return err
+	}
+	keys, err := os.ReadFile(m.path(file))
+	if err != nil {
+		return err
+	}
+	return m.always("indexer/encryption.keys", what, keys)
 }
 
 // authority reads the authority, or makes it.

@@ -618,7 +618,9 @@ type Delta struct {
 	Generation int64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The object's bytes; empty for deletions and bookmarks.
 	Payload []byte `protobuf:"bytes,7,opt,name=payload,proto3" json:"payload,omitempty"`
-	// Dp-Enc. How to read the payload.
+	// Dp-Enc. How to read the payload. `aes-gcm` is JSON that is encrypted, with the key that
+	// Dp-Sealed names, as the package internal/seal says; Dp-Crc is then that of the encrypted bytes,
+	// and Dp-Hash tells nothing without the key.
 	Encoding Encoding `protobuf:"varint,8,opt,name=encoding,proto3,enum=deltaplane.delta.v1.Encoding" json:"encoding,omitempty"`
 	// Dp-Reason. How the deletion became known.
 	DeleteReason DeleteReason `protobuf:"varint,9,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
