@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -126,6 +128,24 @@ func clip(s string) string {
 		return s[:auditText] + "..."
 	}
 	return s
+}
+
+// RefusedPage audits a request that an admin port has refused.
+func (a *Authority) RefusedPage(r *http.Request, code int, why string) {
+	if a == nil {
+		return
+	}
+	decision := "unauthenticated"
+	if code == http.StatusForbidden {
+		decision = "denied"
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	a.audit.line(r.Context(), []slog.Attr{
+		slog.String("decision", decision), slog.String("method", clip(r.Method+" "+r.URL.Path)), slog.String("addr", host), slog.String("reason", clip(why)),
+	})
 }
 
 // refused audits a call whose caller is nobody.

@@ -34,6 +34,8 @@ type Admin struct {
 	tls    *tls.Config // nil for plain text
 	tokens *rpc.Tokens // nil without a token file
 	log    *slog.Logger
+	// refused gets requests that are refused, with the status and why; nil for nobody.
+	refused func(r *http.Request, status int, why string)
 
 	mu     sync.Mutex // guards checks
 	checks map[string]Check

@@ -65,12 +65,23 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/readyz":
 		a.bare(w, r)
 	case refused != nil:
-		http.Error(w, refused.Error(), http.StatusForbidden)
+		a.refuse(w, r, http.StatusForbidden, refused.Error())
 	default:
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, "a client certificate or a valid bearer token is needed", http.StatusUnauthorized)
+		a.refuse(w, r, http.StatusUnauthorized, "a client certificate or a valid bearer token is needed")
 	}
 }
+
+func (a *Admin) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+	if a.refused != nil {
+		a.refused(r, status, why)
+	}
+	http.Error(w, why, status)
+}
+
+// OnRefusal has fn called for each request that is refused, before it is answered. It must be set
+// before the server runs.
+func (a *Admin) OnRefusal(fn func(r *http.Request, status int, why string)) { a.refused = fn }
 
 // known reports whether a caller may see the page, or why one that is known may not.
 func (a *Admin) known(r *http.Request) (bool, error) {

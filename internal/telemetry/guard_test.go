@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -47,6 +48,13 @@ func TestAnAdminPortShowsStrangersNothingButWhetherItIsReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	refusals := make(chan string, 20)
+	admin.OnRefusal(func(r *http.Request, status int, why string) {
+		if why == "" {
+			t.Errorf("%s is refused without a reason", r.URL.Path)
+		}
+		refusals <- fmt.Sprint(r.URL.Path, " ", status)
+	})
 	admin.Ready("store", func(context.Context) error { return errors.New("the password of the store is wrong") })
 	lis, err := admin.Listen(t.Context())
 	if err != nil {
@@ -111,6 +119,17 @@ func TestAnAdminPortShowsStrangersNothingButWhetherItIsReady(t *testing.T) {
 		code, text := get(c.path, c.token, c.shown...)
 		if code != c.code || strings.Contains(text, "password of the store") != c.secret {
 			t.Errorf("%s with token %q and %d certificates: %d %q", c.path, c.token, len(c.shown), code, text)
+		}
+		want := ""
+		if code == 401 || code == 403 {
+			want = fmt.Sprint(c.path, " ", code)
+		}
+		got := ""
+		if len(refusals) > 0 {
+			got = <-refusals
+		}
+		if got != want {
+			t.Errorf("%s with token %q: the refusal %q is reported, want %q", c.path, c.token, got, want)
 		}
 	}
 }

@@ -82,6 +82,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.OnRefusal(auth.RefusedPage)
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("log", telemetry.Degrades(s.collections.CheckLog))

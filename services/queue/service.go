@@ -115,6 +115,7 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.OnRefusal(auth.RefusedPage)
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("store", func(context.Context) error { return condition.Ready() })

@@ -92,6 +92,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	if s.admin, err = telemetry.NewAdmin(s.cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.OnRefusal(s.authority.RefusedPage)
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("log", func(context.Context) error {
