@@ -27,6 +27,19 @@ roleRef: {kind: ClusterRole, name: read}
 subjects: [{kind: Group, name: readers}]
 `
 
+// writeAccess writes the files of a caller with a name, and of what it may do.
+func writeAccess(b *harness.Bench) (system.ReplicaConfig, error) {
+	c := system.ReplicaConfig{Tokens: b.PathIn("tokens"), Token: b.PathIn("token"), Policy: b.PathIn("policy.yaml")}
+	for path, text := range map[string]string{
+		c.Tokens: "bench-0123456789abcdef reader groups=readers\n", c.Token: "bench-0123456789abcdef", c.Policy: accessPolicy,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
 // indexAccess measures what names and rights cost a read whose decision is known: the server's CPU
 // beside a server that lets everybody do everything. Run it with --tls.
 func indexAccess(ctx context.Context, b *harness.Bench) (err error) {
@@ -35,14 +48,12 @@ func indexAccess(ctx context.Context, b *harness.Bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	tokens, token, policy := b.PathIn("tokens"), b.PathIn("token"), b.PathIn("policy.yaml")
-	for path, text := range map[string]string{
-		tokens: "bench-0123456789abcdef reader groups=readers\n", token: "bench-0123456789abcdef", policy: accessPolicy,
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return err
-		}
+	limited, err := writeAccess(b)
+	if err != nil {
+		return err
 	}
+	named := limited
+	named.Policy = ""
 	turn := func(name string, x *system.Replica, method string, requests []*load.Wire) harness.Side {
 		return harness.Side{Name: name, Run: func(ctx context.Context, d time.Duration) (map[string]float64, error) {
 			got, err := load.CPUPerCall(ctx, x.Child, d, load.ReadsInFlight, load.Caller{Pool: x.Conns, Method: method, Requests: requests})
@@ -54,8 +65,8 @@ func indexAccess(ctx context.Context, b *harness.Bench) (err error) {
 		name string
 		cfg  system.ReplicaConfig
 	}{
-		{"named", system.ReplicaConfig{Tokens: tokens, Token: token}},
-		{"limited", system.ReplicaConfig{Tokens: tokens, Token: token, Policy: policy}},
+		{"named", named},
+		{"limited", limited},
 	} {
 		server.cfg.NATS, server.cfg.Collection, server.cfg.Tier = r.nats, r.name, indexer.TierRaw
 		x, err := system.SpawnReplica(ctx, b, harness.Place{Pinned: true}, server.cfg)

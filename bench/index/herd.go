@@ -211,6 +211,7 @@ func retryAfter(err error) (time.Duration, bool) {
 type proberConfig struct {
 	Addr   string   `json:"addr"`
 	Values []string `json:"values"`
+	Token  string   `json:"token"` // a file; empty for none
 }
 
 // probed is how long lookups took from when they were due.
@@ -227,7 +228,7 @@ func ProberServer(_ context.Context, raw json.RawMessage) (*harness.Servant, err
 	if err := json.Unmarshal(raw, &cfg); err != nil {
 		return nil, err
 	}
-	conns, err := load.Dial(cfg.Addr, 1)
+	conns, err := load.DialAs(cfg.Addr, 1, cfg.Token)
 	if err != nil {
 		return nil, err
 	}
