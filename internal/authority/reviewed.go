@@ -35,6 +35,8 @@ type reviewedTokens struct {
 	mu     sync.Mutex // guards the rest
 	tokens map[[sha256.Size]byte]*reviewedToken
 	hosts  map[string]*rate.Limiter
+	// touched are users with tokens here that have changed, and when.
+	touched map[string]time.Time
 }
 
 type reviewedToken struct {
@@ -49,7 +51,7 @@ type reviewedToken struct {
 func newReviewedTokens() reviewedTokens {
 	return reviewedTokens{
 		known: make(chan struct{}, maxReviews), unknown: make(chan struct{}, maxReviews/4),
-		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: map[string]*rate.Limiter{},
+		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: map[string]*rate.Limiter{}, touched: map[string]time.Time{},
 	}
 }
 
@@ -114,7 +116,7 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 		e.good = false
 		c.tokens.failed(host, asked)
 	default:
-		e.good = true
+		e.good, e.until = true, asked.Add(c.tokens.keep(id.User, asked))
 	}
 	close(e.done)
 }

@@ -44,6 +44,52 @@ func TestATokenIsReviewedOnceInTenSecondsHoweverManyCallWithIt(t *testing.T) {
 	})
 }
 
+func TestATokenIsReviewedAgainWhenItsServiceAccountChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ours, others := jwt("b", Audience, time.Now().Add(time.Hour)), jwt("c", Audience, time.Now().Add(time.Hour))
+		f := &api{tokens: map[string]*access.Identity{ours: serviceAccount("b"), others: serviceAccount("c")}}
+		a, _ := guarded(t, f, "")
+		code := func(token string) codes.Code {
+			_, err := a.Authorize(with(t.Context(), "10.0.0.1", token), "/m")
+			return rpc.Code(err)
+		}
+		for _, token := range []string{ours, others} {
+			if got := code(token); got != codes.OK {
+				t.Fatal(got)
+			}
+		}
+		version := a.Version()
+		event := func(name string) {
+			if err := a.clusters[0].account([]byte(`{"metadata":{"namespace":"a","name":"` + name + `"}}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		event("somebody")
+		if a.Version() != version {
+			t.Error("open streams are looked at because of a service account that nobody uses here")
+		}
+		event("b") // the API server does not know yet
+		if got := code(ours); got != codes.OK || a.Version() == version {
+			t.Errorf("%v, version %d", got, a.Version())
+		}
+		f.set(func() { delete(f.tokens, ours) })
+		time.Sleep(unsettledFor)
+		if got := code(ours); got != codes.Unauthenticated {
+			t.Errorf("a moment after its service account was deleted: %v", got)
+		}
+		if got := code(others); got != codes.OK {
+			t.Errorf("another's: %v", got)
+		}
+		if _, n := f.count(); n != 4 {
+			t.Errorf("%d reviews, want two and two more of the one that changed", n)
+		}
+		if a.clusters[0].account([]byte("{")) == nil {
+			t.Error("an event that is no JSON is taken")
+		}
+	})
+}
+
 func TestATokenThatIsNotForUsIsRefusedWithoutAReview(t *testing.T) {
 	t.Parallel()
 	f := &api{}

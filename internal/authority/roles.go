@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,12 +35,12 @@ const (
 	rolesPage    = 1 // a list is only for its version
 )
 
-// followRoles notes when what RBAC decides by changes, until ctx ends. It reads no rules: that a
+// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends. It reads no rules: that a
 // role has changed is enough to ask again. Of RoleBindings it keeps whom they name.
 func (c *cluster) followRoles(ctx context.Context) {
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	for _, r := range roleResources {
+	for _, r := range append(slices.Clip(roleResources), accounts) {
 		parts.Go(func() { c.followResource(ctx, r) })
 	}
 }
@@ -87,7 +88,9 @@ func (c *cluster) watchRoles(ctx context.Context, r kube.Resource, rv *string) e
 				*rv = ""
 				return err
 			}
-			c.alter()
+			if r.Name != accountsResource {
+				c.alter()
+			}
 			continue
 		case err != nil && kube.IsExpired(err):
 			*rv = ""
@@ -101,6 +104,12 @@ func (c *cluster) watchRoles(ctx context.Context, r kube.Resource, rv *string) e
 			*rv = at
 		}
 		if e.Type == kube.EventBookmark {
+			continue
+		}
+		if r.Name == accountsResource {
+			if err := c.account(e.Object); err != nil {
+				return err
+			}
 			continue
 		}
 		if r.Name == bindingsResource {
@@ -125,6 +134,9 @@ func (c *cluster) listRoles(ctx context.Context, r kube.Resource) (rv string, er
 // follow notes that changes of a resource are seen from now on. What happened before may have been
 // missed.
 func (c *cluster) follow(resource string) {
+	if resource == accountsResource {
+		return
+	}
 	c.mu.Lock()
 	was := c.followed[resource]
 	c.followed[resource] = true
@@ -136,6 +148,10 @@ func (c *cluster) follow(resource string) {
 }
 
 func (c *cluster) unfollow(resource string, err error) {
+	if resource == accountsResource { // what is said of tokens is kept for a short time anyway
+		c.log.Debug("changes of service accounts are not seen", slog.String(telemetry.KeyCluster, c.name), telemetry.Err(err))
+		return
+	}
 	c.mu.Lock()
 	_, known := c.faults[resource]
 	delete(c.followed, resource)

@@ -29,6 +29,8 @@ type robot struct {
 	ns  string
 }
 
+var realAccounts = kube.Resource{Version: "v1", Name: "serviceaccounts", Namespaced: true}
+
 var realBindings = kube.Resource{Group: "rbac.authorization.k8s.io", Version: "v1", Name: "rolebindings", Namespaced: true}
 
 func newRobot(t *testing.T) *robot {
@@ -43,9 +45,8 @@ func newRobot(t *testing.T) *robot {
 	}
 	t.Cleanup(client.Close)
 	b := &robot{t: t, api: client, ns: fmt.Sprintf("watch-%d", time.Now().UnixNano()%1e9)}
-	accounts := kube.Resource{Version: "v1", Name: "serviceaccounts", Namespaced: true}
 	b.create(kube.Ref{Resource: kube.Resource{Version: "v1", Name: "namespaces"}}, fmt.Sprintf(`{"metadata":{"name":%q}}`, b.ns))
-	b.create(kube.Ref{Resource: accounts, Namespace: b.ns}, `{"metadata":{"name":"robot"}}`)
+	b.create(kube.Ref{Resource: realAccounts, Namespace: b.ns}, `{"metadata":{"name":"robot"}}`)
 	roles := realBindings
 	roles.Name = "roles"
 	b.create(kube.Ref{Resource: roles, Namespace: b.ns}, `{"metadata":{"name":"view"},"rules":[{"verbs":["list","watch"],"apiGroups":[""],"resources":["pods"]}]}`)
@@ -54,7 +55,7 @@ func newRobot(t *testing.T) *robot {
 			Token string `json:"token"`
 		} `json:"status"`
 	}
-	ref := accounts.Ref(b.ns, "robot")
+	ref := realAccounts.Ref(b.ns, "robot")
 	ref.Subresource = "token"
 	if err := json.Unmarshal(b.create(ref, fmt.Sprintf(`{"spec":{"audiences":[%q]}}`, authority.Audience)), &token); err != nil {
 		t.Fatal(err)
@@ -145,6 +146,36 @@ func TestRealABindingThatIsDeletedEndsItsWatches(t *testing.T) {
 	median, longest := middle(granted)
 	outlived, most := middle(withdrawn)
 	t.Logf("a new binding counts after %v (median), %v (longest); a watch outlives its binding by %v, %v", median, longest, outlived, most)
+}
+
+// TestRealAServiceAccountThatIsDeletedEndsItsWatches logs how long a watch outlives its caller.
+func TestRealAServiceAccountThatIsDeletedEndsItsWatches(t *testing.T) {
+	t.Parallel()
+	b := newRobot(t)
+	b.bind()
+	var stream indexv1.IndexService_WatchClient
+	eventually(t, func() string {
+		var err error
+		if stream, err = b.Watch(t.Context(), &indexv1.WatchRequest{Collection: "dev/pods.v1", Namespace: b.ns}); err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	began := time.Now()
+	if _, err := b.api.Delete(t.Context(), realAccounts.Ref(b.ns, "robot"), kube.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if rpc.Code(err) != codes.Unauthenticated {
+		t.Errorf("the watch ended with %v", err)
+	}
+	t.Logf("a watch outlives its service account by %v", time.Since(began))
 }
 
 // TestRealAWatchOfWhatIsVisibleFollowsItsBindings logs how soon an open watch has what a new
