@@ -182,7 +182,7 @@ smoke() {
 	done
 	local api=$scheme://127.0.0.1:${API_PORT:-7448} job=smoke-$$ i
 	deltaplane health "$api/readyz" >/dev/null
-	[ -z "${SECURE:-}" ] || strangers || return 1
+	[ -z "${SECURE:-}" ] || { strangers && secrets; } || return 1
 	curl -fsS "${curl[@]}" -o /dev/null -H 'Content-Type: application/json' "$api/apis/batch/v1/namespaces/default/jobs" -d '{
 		"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "'$job'"},
 		"spec": {"completions": 2, "parallelism": 2, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}}'
@@ -210,6 +210,28 @@ strangers() {
 	done
 	! curl -fsS --cacert "$work/admin/ca.crt" -o /dev/null "https://127.0.0.1:${API_PORT:-7448}/api/v1/pods" 2>/dev/null || { say "a stranger reads the API"; return 1; }
 	say "smoke: strangers are refused"
+}
+
+# A secret is served to who may get it, and lies nowhere in the volumes of NATS and of the indexers.
+secrets() {
+	local text i volume
+	text=$(printf 'hush-%s-%s' $$ "$RANDOM" | base64)
+	curl -fsS "${curl[@]}" -o /dev/null -H 'Content-Type: application/json' "https://127.0.0.1:${API_PORT:-7448}/api/v1/namespaces/default/secrets" -d '{
+		"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "smoke-'$$'"}, "data": {"password": "'"$text"'"}}'
+	deltaplane reflection add secrets --reflector-url "127.0.0.1:${REFLECTOR_PORT:-7443}" >/dev/null
+	for i in $(seq 60); do
+		deltaplane get secrets "default/smoke-$$" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null | grep -q "$text" && break
+		sleep 0.5
+	done
+	[ "$i" -lt 60 ] || { say "the index does not serve a secret"; return 1; }
+	compose restart indexer-1 indexer-2 >/dev/null 2>&1 # a stop writes checkpoints
+	compose up --detach --wait --wait-timeout 60 >/dev/null 2>&1
+	for volume in nats index-1 index-2; do
+		volume=$(docker volume inspect -f '{{.Mountpoint}}' "deltaplane-secure_$volume")
+		[ -n "$(find "$volume" -type f -size +0 | head -1)" ] || { say "$volume is empty"; return 1; }
+		! grep -rqF "$text" "$volume" || { say "$volume holds a secret as it is"; return 1; }
+	done
+	say "smoke: a secret is encrypted in the log and in checkpoints"
 }
 
 command=${1:-}
