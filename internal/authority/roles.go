@@ -35,8 +35,9 @@ const (
 	rolesPage    = 1 // a list is only for its version
 )
 
-// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends. It reads no rules: that a
-// role has changed is enough to ask again. Of RoleBindings it keeps whom they name.
+// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends. It
+// reads no rules: that a role has changed is enough to ask again. Of RoleBindings it keeps whom
+// they name.
 func (c *cluster) followRoles(ctx context.Context) {
 	var parts sync.WaitGroup
 	defer parts.Wait()

@@ -77,20 +77,20 @@ type stranger struct {
 	enc  *hpack.Encoder
 }
 
-// patience bounds what a stranger does, and how long one holds still.
-const patience = 5 * time.Second
+// strangerTimeout bounds what a stranger does, and how long one holds still.
+const strangerTimeout = 5 * time.Second
 
 // strangersHost is not that of the callers who are known: hosts are limited each.
 var strangersHost = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
 
 func meet(ctx context.Context, addr string) (*stranger, error) {
-	raw, err := (&net.Dialer{LocalAddr: strangersHost, Timeout: patience}).DialContext(ctx, "tcp", addr)
+	raw, err := (&net.Dialer{LocalAddr: strangersHost, Timeout: strangerTimeout}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	s := &stranger{raw: raw, conn: raw}
 	s.enc = hpack.NewEncoder(&s.text)
-	return s, raw.SetDeadline(time.Now().Add(patience))
+	return s, raw.SetDeadline(time.Now().Add(strangerTimeout))
 }
 
 func (s *stranger) close() { _ = s.raw.Close() }
