@@ -20,6 +20,7 @@ func Family() harness.Family {
 		Parts: []harness.Part{
 			{Name: "reads", Run: indexCalls},
 			{Name: "access", Run: indexAccess},
+			{Name: "callers", Run: indexCallers},
 			{Name: "hostile", Run: indexHostile},
 			{Name: "latency", Run: indexLatency},
 			{Name: "pods", Run: indexPods},

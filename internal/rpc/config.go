@@ -31,7 +31,9 @@ type ServerConfig struct {
 	// MaxConnections and MaxClientConnections bound the connections open at once, of
 	// all and of the host they come from (of IPv6 the /64 network); those whose
 	// handshake is under way count. Further ones are closed at once. As many health
-	// calls may be under way. Defaults 8192 and 1024; −1 lifts one.
+	// calls may be under way. Defaults 8192 and 1024; −1 lifts one. A host from which no
+	// call has been authorized for 10 minutes opens 256 at once and 20 a second, and a
+	// connection on which none was is closed after 100 refused calls, or 10 a second.
 	MaxConnections, MaxClientConnections int
 	// HandshakeTimeout is how long a new connection may take for TLS and the first
 	// frames of HTTP/2. Default 10 s.

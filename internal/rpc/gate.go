@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -58,10 +59,13 @@ type connection struct {
 	host string
 	seat *seat
 	last atomic.Pointer[client]
+	// known: a call on it was authorized.
+	known atomic.Bool
 
-	mu    sync.Mutex // guards the rest
-	held  []*client
-	ended bool
+	mu       sync.Mutex // guards the rest
+	refusals *rate.Limiter
+	held     []*client
+	ended    bool
 }
 
 type connectionKey struct{}
@@ -82,7 +86,7 @@ func newGate(cfg ServerConfig, log *slog.Logger, reg prometheus.Registerer) (*ga
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_rpc_refused_total",
 			Help: "Calls refused before their handler ran, by reason: too_many_requests, too_many_streams, " +
-				"too_many_health_calls, too_many_connections, headers_too_large, compressed, unauthenticated, permission_denied.",
+				"too_many_health_calls, too_many_connections, headers_too_large, compressed, unauthenticated, permission_denied, connection_closed.",
 		}, []string{"reason"}),
 	}
 	g.seats = newSeats(cfg, log, g.refused.WithLabelValues("too_many_connections"))

@@ -188,8 +188,12 @@ func (g *guard) recover(ctx context.Context, method string, err *error) {
 var errPanic = status.Error(codes.Internal, "internal error")
 
 func (g *guard) authorize(ctx context.Context, method string) (*access.Identity, error) {
+	conn, _ := ctx.Value(connectionKey{}).(*connection)
 	id, err := g.auth.Authorize(ctx, method)
 	if err == nil {
+		if conn != nil {
+			g.gate.authorized(conn)
+		}
 		return id, nil
 	}
 	if _, ok := status.FromError(err); !ok && ctx.Err() != nil {
@@ -202,6 +206,9 @@ func (g *guard) authorize(ctx context.Context, method string) (*access.Identity,
 		label = "unauthenticated"
 	}
 	g.gate.refused.WithLabelValues(label).Inc()
+	if conn != nil {
+		g.gate.unauthorized(conn)
+	}
 	return nil, err
 }
 

@@ -25,6 +25,8 @@ type seats struct {
 	hosts   map[netip.Prefix]int
 	arrived map[netip.AddrPort]*seat // whose handshake is under way, by remote address
 	quiet   time.Time                // until when refusals are not logged
+
+	strangers strangers
 }
 
 // seat is one connection's. It is guarded by mu of seats.
@@ -33,12 +35,14 @@ type seat struct {
 	host  netip.Prefix
 	timer *time.Timer
 	free  bool
+
+	conn net.Conn // set before anybody else has the seat
 }
 
 func newSeats(cfg ServerConfig, log *slog.Logger, refused prometheus.Counter) *seats {
 	return &seats{
 		all: cfg.MaxConnections, each: cfg.MaxClientConnections, timeout: cfg.HandshakeTimeout, refused: refused, log: log,
-		hosts: map[netip.Prefix]int{}, arrived: map[netip.AddrPort]*seat{},
+		hosts: map[netip.Prefix]int{}, arrived: map[netip.AddrPort]*seat{}, strangers: newStrangers(),
 	}
 }
 
@@ -62,8 +66,8 @@ func tcpAddr(a net.Addr) (netip.AddrPort, bool) {
 }
 
 // arrive gives a new connection a seat, or says that there is none.
-func (s *seats) arrive(remote net.Addr, now time.Time) bool {
-	addr, ok := tcpAddr(remote)
+func (s *seats) arrive(conn net.Conn, now time.Time) bool {
+	addr, ok := tcpAddr(conn.RemoteAddr())
 	if !ok {
 		return true
 	}
@@ -73,16 +77,16 @@ func (s *seats) arrive(remote net.Addr, now time.Time) bool {
 		s.give(was)
 	}
 	host := peerHost(addr)
-	if s.all > 0 && s.count >= s.all || s.each > 0 && s.hosts[host] >= s.each {
+	if s.all > 0 && s.count >= s.all || s.each > 0 && (s.hosts[host] >= s.each || !s.strangers.may(host, now)) {
 		s.refused.Inc()
 		if now.After(s.quiet) {
 			s.quiet = now.Add(10 * time.Second)
-			s.log.Warn("connections refused: too many are open", slog.String("addr", host.String()),
+			s.log.Warn("connections refused: too many are open, or are opened by a host that nobody is known from", slog.String("addr", host.String()),
 				slog.Int("count", s.hosts[host]), slog.Int("open", s.count))
 		}
 		return false
 	}
-	seat := &seat{addr: addr, host: host}
+	seat := &seat{addr: addr, host: host, conn: conn}
 	seat.timer = time.AfterFunc(s.timeout+time.Second, func() { s.expire(seat) })
 	s.count++
 	s.hosts[host]++
@@ -159,7 +163,7 @@ type seatedListener struct {
 func (l *seatedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
-		if err != nil || l.seats.arrive(conn.RemoteAddr(), time.Now()) {
+		if err != nil || l.seats.arrive(conn, time.Now()) {
 			return conn, err
 		}
 		_ = conn.Close()

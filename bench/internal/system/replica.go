@@ -71,7 +71,9 @@ func startReplica(ctx context.Context, cfg ReplicaConfig) (addr string, stop fun
 		return "", nil, nil, err
 	}
 	c := indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}
-	c.RPC.Auth.TokenFile, c.Access.PolicyFile = cfg.Tokens, cfg.Policy
+	if c.RPC.Auth.TokenFile, c.Access.PolicyFile = cfg.Tokens, cfg.Policy; cfg.Policy != "" {
+		c.Access.AuditFile = cfg.Policy + ".audit"
+	}
 	s, err := indexer.New(c, conn, tel)
 	if err != nil {
 		return "", nil, nil, err

@@ -1,0 +1,93 @@
+package rpc
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// What a host may do from which no call has been authorized for knownFor, and a connection on which
+// none has been: so much at once, and so much a second after that.
+const (
+	strangerConnections, strangerConnectionRate = 256, 20
+	strangerRefusals, strangerRefusalRate       = 100, 10
+
+	knownFor = 10 * time.Minute
+	// maxHosts bounds the hosts that are remembered.
+	maxHosts = 10_000
+)
+
+// strangers tells hosts apart from which somebody who is known has called. It is guarded by mu of
+// seats.
+type strangers struct {
+	known map[netip.Prefix]time.Time // when a call was last authorized on a new connection
+	hosts map[netip.Prefix]*rate.Limiter
+}
+
+func newStrangers() strangers {
+	return strangers{known: map[netip.Prefix]time.Time{}, hosts: map[netip.Prefix]*rate.Limiter{}}
+}
+
+// may reports whether a host may open one more connection.
+func (s *strangers) may(host netip.Prefix, now time.Time) bool {
+	if at, ok := s.known[host]; ok && now.Sub(at) < knownFor {
+		return true
+	}
+	l := s.hosts[host]
+	if l == nil {
+		if len(s.hosts) >= maxHosts { // those that have been quiet count as new
+			for h, l := range s.hosts {
+				if l.TokensAt(now) >= strangerConnections {
+					delete(s.hosts, h)
+				}
+			}
+		}
+		l = rate.NewLimiter(strangerConnectionRate, strangerConnections)
+		s.hosts[host] = l
+	}
+	return l.AllowN(now, 1)
+}
+
+// greet notes that a call from a host was authorized.
+func (s *strangers) greet(host netip.Prefix, now time.Time) {
+	if len(s.known) >= maxHosts {
+		for h, at := range s.known {
+			if now.Sub(at) >= knownFor {
+				delete(s.known, h)
+			}
+		}
+	}
+	if len(s.known) < maxHosts {
+		s.known[host] = now
+	}
+	delete(s.hosts, host)
+}
+
+// authorized notes that a call on the connection was authorized: it is no stranger's.
+func (g *gate) authorized(c *connection) {
+	if c.known.Load() || c.known.Swap(true) || c.seat == nil {
+		return
+	}
+	g.seats.mu.Lock()
+	defer g.seats.mu.Unlock()
+	g.seats.strangers.greet(c.seat.host, time.Now())
+}
+
+// unauthorized notes that a call on the connection was refused before anybody was known on it. One
+// that is refused again and again is closed.
+func (g *gate) unauthorized(c *connection) {
+	if c.known.Load() || c.seat == nil || c.seat.conn == nil {
+		return
+	}
+	c.mu.Lock()
+	if c.refusals == nil {
+		c.refusals = rate.NewLimiter(strangerRefusalRate, strangerRefusals)
+	}
+	over := !c.refusals.Allow()
+	c.mu.Unlock()
+	if over {
+		g.refused.WithLabelValues("connection_closed").Inc()
+		_ = c.seat.conn.Close() // grpc-go finds it closed, as if the client had gone
+	}
+}

@@ -1,0 +1,58 @@
+package rpc
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func TestAHostThatNobodyIsKnownFromOpensConnectionsAtARate(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	stranger, known := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
+	s := newStrangers()
+	open := func(host netip.Prefix, n int) (opened int) {
+		for range n {
+			if s.may(host, now) {
+				opened++
+			}
+		}
+		return opened
+	}
+	if n := open(stranger, 1000); n != strangerConnections {
+		t.Errorf("%d connections at once, want %d", n, strangerConnections)
+	}
+	now = now.Add(time.Second)
+	if n := open(stranger, 1000); n != strangerConnectionRate {
+		t.Errorf("%d connections a second later, want %d", n, strangerConnectionRate)
+	}
+	s.greet(known, now)
+	if n := open(known, 1000); n != 1000 {
+		t.Errorf("%d connections of a known host", n)
+	}
+	s.greet(stranger, now) // somebody there has a name after all
+	if n := open(stranger, 1000); n != 1000 {
+		t.Errorf("%d connections of a host that has become known", n)
+	}
+	now = now.Add(knownFor)
+	if n := open(known, 1000); n != strangerConnections {
+		t.Errorf("%d connections of a host that nobody has called from for long", n)
+	}
+}
+
+func TestHostsOfStrangersAreBounded(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	s := newStrangers()
+	host := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+	}
+	for i := range 2 * maxHosts {
+		s.may(host(i), now)
+		s.greet(host(3*maxHosts+i), now)
+		now = now.Add(time.Millisecond)
+	}
+	if len(s.hosts) > maxHosts || len(s.known) > maxHosts {
+		t.Errorf("%d strangers and %d known hosts are remembered, at most %d", len(s.hosts), len(s.known), maxHosts)
+	}
+}
