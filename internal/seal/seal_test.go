@@ -90,8 +90,8 @@ func TestAFileThatIsNoneIsRefusedByItsLine(t *testing.T) {
 	t.Parallel()
 	one := sealtest.Line()
 	for what, lines := range map[string][]string{
-		"has no key":              {"# nothing", ""},
-		"line 2: want 32 bytes":   {one, "c2hvcnQ="},
+		"has no key":                       {"# nothing", ""},
+		"line 2: want 32 bytes":            {one, "c2hvcnQ="},
 		"line 3: the key is there already": {one, "", one},
 	} {
 		path := filepath.Join(t.TempDir(), "keys")
