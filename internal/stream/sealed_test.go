@@ -136,7 +136,9 @@ func TestAnEncryptedPayloadThatIsDamagedOrMovedToAnotherKeyIsNotIntact(t *testin
 	url := embeddedtest.NATS(t).URL()
 	c, _ := encrypting(t, url, sealtest.Line())
 	w := write(t, c, stream.WriterConfig{Term: 1})
-	put(t, w, pod("a", 1), pod("b", 1), synced(1))
+	second := pod("b", 1)
+	second.UID = pod("a", 1).UID
+	put(t, w, pod("a", 1), second, synced(1))
 	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
