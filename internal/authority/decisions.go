@@ -136,6 +136,17 @@ func (d *decision) over(now time.Time) bool {
 	}
 }
 
+// known is the decision that counts still, or is being asked for; nil without one.
+func (c *caller) known(a *access.Attributes, version uint64, now time.Time) *decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.used = now
+	if d := c.decisions[*a]; d != nil && d.version == version && !d.over(now) {
+		return d
+	}
+	return nil
+}
+
 // decide returns what is known, or asks: a decision to wait for. Calls that want the same wait for
 // one answer, which outlives each of them.
 func (c *caller) decide(ctx context.Context, a access.Attributes, version func() uint64, now time.Time, ask func(context.Context) *decision) *decision {
