@@ -20,7 +20,7 @@ import (
 // the headers have come, asks the authorizer, refuses what is compressed, counts the call, and only
 // then reads. What the client of a refused call sends on is dropped. A tap handle would be asked
 // yet earlier, but grpc-go keeps the timer of each call that one refuses until the call's deadline,
-// which the caller chooses.
+// which the caller chooses. So the one that is there only holds strangers up, see [gate.pace].
 
 // reception is how the calls of one method are received.
 type reception struct {

@@ -60,7 +60,9 @@ type connection struct {
 	seat *seat
 	last atomic.Pointer[client]
 	// known: a call on it was authorized.
-	known atomic.Bool
+	known   atomic.Bool
+	greeted chan struct{} // closed once known
+	calls   *rate.Limiter // that begin before
 
 	mu       sync.Mutex // guards the rest
 	refusals *rate.Limiter
@@ -359,7 +361,7 @@ func (c *connection) owner(ctx context.Context) string {
 
 // TagConn implements stats.Handler.
 func (g *gate) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	c := &connection{born: time.Now()}
+	c := &connection{born: time.Now(), greeted: make(chan struct{}), calls: rate.NewLimiter(strangerCallRate, strangerCalls)}
 	if info != nil && info.RemoteAddr != nil {
 		c.host = info.RemoteAddr.String()
 		// A client may have any number of connections, each from its own port.

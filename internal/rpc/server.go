@@ -129,6 +129,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	}
 	options := []grpc.ServerOption{
 		grpc.StatsHandler(admission),
+		grpc.InTapHandle(admission.pace),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(cfg.HandshakeTimeout),
 		grpc.StreamInterceptor(g.stream),

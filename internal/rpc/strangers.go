@@ -1,17 +1,22 @@
 package rpc
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/tap"
 )
 
 // What a host may do from which no call has been authorized for knownFor, and a connection on which
 // none has been: so much at once, and so much a second after that.
 const (
-	strangerConnections, strangerConnectionRate = 256, 20
-	strangerRefusals, strangerRefusalRate       = 100, 10
+	strangerConnections, strangerConnectionRate = 64, 10
+	strangerRefusals, strangerRefusalRate       = 50, 10
+	strangerCalls, strangerCallRate             = 32, 200
+	// strangerPause is the longest that one call waits for that.
+	strangerPause = 10 * time.Millisecond
 
 	knownFor = 10 * time.Minute
 	// maxHosts bounds the hosts that are remembered.
@@ -64,9 +69,33 @@ func (s *strangers) greet(host netip.Prefix, now time.Time) {
 	delete(s.hosts, host)
 }
 
+// pace is called in a connection's reader for each call that begins. It refuses none: it holds the
+// reader up where calls come faster than they can be refused, until somebody is known there.
+func (*gate) pace(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	c, ok := ctx.Value(connectionKey{}).(*connection)
+	if !ok || c.known.Load() {
+		return ctx, nil
+	}
+	wait := min(c.calls.Reserve().Delay(), strangerPause)
+	if wait <= 0 {
+		return ctx, nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-c.greeted:
+	case <-timer.C:
+	}
+	return ctx, nil
+}
+
 // authorized notes that a call on the connection was authorized: it is no stranger's.
 func (g *gate) authorized(c *connection) {
-	if c.known.Load() || c.known.Swap(true) || c.seat == nil {
+	if c.known.Load() || c.known.Swap(true) {
+		return
+	}
+	close(c.greeted)
+	if c.seat == nil {
 		return
 	}
 	g.seats.mu.Lock()

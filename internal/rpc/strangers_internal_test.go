@@ -3,6 +3,7 @@ package rpc
 import (
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -55,4 +56,41 @@ func TestHostsOfStrangersAreBounded(t *testing.T) {
 	if len(s.hosts) > maxHosts || len(s.known) > maxHosts {
 		t.Errorf("%d strangers and %d known hosts are remembered, at most %d", len(s.hosts), len(s.known), maxHosts)
 	}
+}
+
+func TestCallsOnAConnectionAreHeldUpUntilOneIsAuthorized(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := NewServer(ServerConfig{}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := s.gate.connect(t.Context(), 1)
+		defer end()
+		begin := func(n int) time.Duration {
+			began := time.Now()
+			for range n {
+				if _, err := s.gate.pace(ctx, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		if took := begin(strangerCalls); took != 0 {
+			t.Errorf("the first calls took %v", took)
+		}
+		if took, want := begin(100), 100*time.Second/strangerCallRate; took < want-strangerPause || took > want+strangerPause {
+			t.Errorf("100 more took %v, want %v", took, want)
+		}
+		held := make(chan time.Duration, 1)
+		go func() { held <- begin(1) }()
+		synctest.Wait()
+		s.gate.authorized(ctx.Value(connectionKey{}).(*connection))
+		if took := <-held; took != 0 {
+			t.Errorf("a call that waited when another was authorized took %v", took)
+		}
+		if took := begin(1000); took != 0 {
+			t.Errorf("calls of a known caller took %v", took)
+		}
+	})
 }
