@@ -90,9 +90,6 @@ func (g *guard) permit(ctx context.Context, name string) (id *access.Identity, p
 		return nil, false, errors.New("rpc: a call without its headers")
 	case h.encoding != "":
 		g.gate.refused.WithLabelValues("compressed").Inc()
-		if conn, ok := ctx.Value(connectionKey{}).(*connection); ok {
-			g.gate.unauthorized(conn)
-		}
 		return nil, false, errCompressed
 	}
 	if method := g.methods[name]; method == nil || !method.public {

@@ -13,7 +13,7 @@ import (
 // none has been: so much at once, and so much a second after that.
 const (
 	strangerConnections, strangerConnectionRate = 64, 10
-	strangerRefusals, strangerRefusalRate       = 50, 10
+	strangerRefusals, strangerRefusalRate       = 200, 20
 	strangerCalls, strangerCallRate             = 32, 200
 	// strangerPause is the longest that one call waits for that.
 	strangerPause = 10 * time.Millisecond

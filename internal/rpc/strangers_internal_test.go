@@ -61,7 +61,7 @@ func TestHostsOfStrangersAreBounded(t *testing.T) {
 func TestCallsOnAConnectionAreHeldUpUntilOneIsAuthorized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := NewServer(ServerConfig{}, Options{})
+		s, err := NewServer(ServerConfig{StreamWorkers: -1}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
