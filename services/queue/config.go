@@ -32,6 +32,8 @@ type Config struct {
 	RedisURL string
 	// RedisUsername and RedisPassword replace those of RedisURL.
 	RedisUsername, RedisPassword string
+	// RedisPasswordNow is asked for the password at each connection, in place of RedisPassword.
+	RedisPasswordNow func() (string, error)
 	// RedisSentinelUsername and RedisSentinelPassword are what sentinels ask for.
 	RedisSentinelUsername, RedisSentinelPassword string
 	// RedisTLS is used where RedisURL asks for TLS. Default: the system's roots.

@@ -47,7 +47,7 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 	var err error
 	if cfg.RedisURL != "" {
 		e, err = redis.New(redis.Config{
-			URL: cfg.RedisURL, Username: cfg.RedisUsername, Password: cfg.RedisPassword,
+			URL: cfg.RedisURL, Username: cfg.RedisUsername, Password: cfg.RedisPassword, PasswordNow: cfg.RedisPasswordNow,
 			SentinelUsername: cfg.RedisSentinelUsername, SentinelPassword: cfg.RedisSentinelPassword, TLS: cfg.RedisTLS,
 			Prefix: cfg.RedisPrefix, AllowEviction: cfg.AllowEviction, Log: tel.Log,
 		})

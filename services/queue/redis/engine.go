@@ -36,6 +36,9 @@ type Config struct {
 	URL string
 	// Username and Password replace those of URL.
 	Username, Password string
+	// PasswordNow is asked for the password at each connection, in place of Password; an error is
+	// that of the connection.
+	PasswordNow func() (string, error)
 	// SentinelUsername and SentinelPassword are what the sentinels ask for,
 	// which is not what Redis asks for.
 	SentinelUsername, SentinelPassword string

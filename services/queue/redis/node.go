@@ -281,7 +281,7 @@ func (e *Engine) connect() {
 		n.client = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: e.target.master, SentinelAddrs: e.target.addrs,
 			SentinelUsername: e.cfg.SentinelUsername, SentinelPassword: e.cfg.SentinelPassword,
-			Username: opt.Username, Password: opt.Password, DB: opt.DB, TLSConfig: opt.TLSConfig,
+			Username: opt.Username, Password: opt.Password, CredentialsProviderContext: opt.CredentialsProviderContext, DB: opt.DB, TLSConfig: opt.TLSConfig,
 			OnConnect: e.onConnect(n), MaxRetries: opt.MaxRetries, ContextTimeoutEnabled: true,
 			DialTimeout: opt.DialTimeout, DialerRetries: opt.DialerRetries, ReadTimeout: opt.ReadTimeout, WriteTimeout: opt.WriteTimeout,
 			PoolSize: opt.PoolSize, MinIdleConns: opt.MinIdleConns, DisableIdentity: true,

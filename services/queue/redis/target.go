@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -94,6 +95,13 @@ func parse(cfg Config) (target, error) {
 	}
 	if cfg.Password != "" {
 		t.opt.Password = cfg.Password
+	}
+	if now := cfg.PasswordNow; now != nil {
+		username := t.opt.Username
+		t.opt.CredentialsProviderContext = func(context.Context) (string, string, error) {
+			password, err := now()
+			return username, password, err
+		}
 	}
 	switch {
 	case kind.tls:

@@ -18,8 +18,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded"
@@ -82,6 +85,29 @@ func TestCredentialsThatAreWrongOrMissingAreNamed(t *testing.T) {
 	e := newEngine(t, redis.Config{URL: "redis://:wrong@" + srv.Addr(), Password: "right"})
 	if err := e.Check(t.Context()); err != nil {
 		t.Errorf("with the password of the field: %v", err)
+	}
+}
+
+func TestANewPasswordIsUsedByTheNextConnection(t *testing.T) {
+	t.Parallel()
+	srv := start(t, "--requirepass", "old")
+	var password atomic.Value
+	password.Store("old")
+	e := newEngine(t, redis.Config{URL: srv.URL(), PasswordNow: func() (string, error) { return password.Load().(string), nil }})
+	if err := e.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	admin := goredis.NewClient(&goredis.Options{Addr: srv.Addr(), Password: "old"})
+	defer admin.Close()
+	if err := admin.ConfigSet(t.Context(), "requirepass", "new").Err(); err != nil {
+		t.Fatal(err)
+	}
+	password.Store("new")
+	if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Check(t.Context()); err != nil {
+		t.Errorf("after the connections were closed: %v", err)
 	}
 }
 

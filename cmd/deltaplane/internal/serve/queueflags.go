@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 
@@ -25,7 +26,7 @@ type queueFlags struct {
 func (q *queueFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&q.config.RedisURL, "redis-url", "", "`URL` of the Redis that keeps the queues, see \"serve queue --help\" (default: queues are kept in memory)")
 	flags.StringVar(&q.config.RedisUsername, "redis-username", "", "`user` Redis knows this service as, in place of the URL's")
-	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's")
+	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's, read again at each connection")
 	flags.StringVar(&q.config.RedisSentinelUsername, "redis-sentinel-username", "", "`user` the sentinels know this service as")
 	flags.StringVar(&q.sentinel, "redis-sentinel-password-file", "", "`file` with the password of the sentinels")
 	flags.StringVar(&q.tls.CAFile, "redis-tls-ca", "", "PEM `file` of the authorities that sign the certificate of Redis (default: the system's)")
@@ -85,7 +86,16 @@ func (q *queueFlags) readSecrets(c *queue.Config) error {
 		return secret
 	}
 	if q.password != "" {
-		c.RedisPassword = read("redis-password-file", q.password)
+		last := read("redis-password-file", q.password)
+		var mu sync.Mutex // guards last
+		c.RedisPasswordNow = func() (string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if now, err := readSecret("redis-password-file", q.password); err == nil {
+				last = now // else it is being replaced, or is gone: Redis says whether the last one is good
+			}
+			return last, nil
+		}
 	}
 	if q.sentinel != "" {
 		c.RedisSentinelPassword = read("redis-sentinel-password-file", q.sentinel)
