@@ -31,10 +31,11 @@ type ServerConfig struct {
 	// MaxConnections and MaxClientConnections bound the connections open at once, of
 	// all and of the host they come from (of IPv6 the /64 network); those whose
 	// handshake is under way count. Further ones are closed at once. As many health
-	// calls may be under way. Defaults 8192 and 1024; −1 lifts one. A host from which no
-	// call has been authorized for 10 minutes opens 64 at once and 10 a second. A
-	// connection on which none was is closed after 200 refused calls at once, or 20 a
-	// second, and its calls beyond 32 at once and 200 a second wait for up to 10 ms each.
+	// calls may be under way. Defaults 8192 and 1024; −1 lifts one. Where callers have
+	// names, a host from which no call has been authorized for 10 minutes opens 256 at
+	// once and 10 a second. A connection on which none was is closed after 200 refused
+	// calls at once, or 20 a second, and its calls beyond 32 at once and 200 a second
+	// wait for up to 10 ms each.
 	MaxConnections, MaxClientConnections int
 	// HandshakeTimeout is how long a new connection may take for TLS and the first
 	// frames of HTTP/2. Default 10 s.

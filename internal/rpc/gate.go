@@ -362,6 +362,7 @@ func (c *connection) owner(ctx context.Context) string {
 // TagConn implements stats.Handler.
 func (g *gate) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
 	c := &connection{born: time.Now(), greeted: make(chan struct{}), calls: rate.NewLimiter(strangerCallRate, strangerCalls)}
+	c.known.Store(g.seats.strangers.everybody)
 	if info != nil && info.RemoteAddr != nil {
 		c.host = info.RemoteAddr.String()
 		// A client may have any number of connections, each from its own port.

@@ -120,6 +120,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rpc: register metrics: %w", err)
 	}
+	_, admission.seats.strangers.everybody = o.Authorizer.(AllowAll)
 	g := &guard{
 		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, spans: makesSpans(o.Tracer),
 		revisable: newRevisable(), methods: map[string]*reception{}, unmarshal: o.Unmarshal, allow: o.Permit,

@@ -12,7 +12,7 @@ import (
 // What a host may do from which no call has been authorized for knownFor, and a connection on which
 // none has been: so much at once, and so much a second after that.
 const (
-	strangerConnections, strangerConnectionRate = 64, 10
+	strangerConnections, strangerConnectionRate = 256, 10
 	strangerRefusals, strangerRefusalRate       = 200, 20
 	strangerCalls, strangerCallRate             = 32, 200
 	// strangerPause is the longest that one call waits for that.
@@ -26,8 +26,9 @@ const (
 // strangers tells hosts apart from which somebody who is known has called. It is guarded by mu of
 // seats.
 type strangers struct {
-	known map[netip.Prefix]time.Time // when a call was last authorized on a new connection
-	hosts map[netip.Prefix]*rate.Limiter
+	everybody bool                       // is known: the server asks nobody for a name; set before it listens
+	known     map[netip.Prefix]time.Time // when a call was last authorized on a new connection
+	hosts     map[netip.Prefix]*rate.Limiter
 }
 
 func newStrangers() strangers {
@@ -36,6 +37,9 @@ func newStrangers() strangers {
 
 // may reports whether a host may open one more connection.
 func (s *strangers) may(host netip.Prefix, now time.Time) bool {
+	if s.everybody {
+		return true
+	}
 	if at, ok := s.known[host]; ok && now.Sub(at) < knownFor {
 		return true
 	}

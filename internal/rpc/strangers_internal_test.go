@@ -41,6 +41,26 @@ func TestAHostThatNobodyIsKnownFromOpensConnectionsAtARate(t *testing.T) {
 	}
 }
 
+func TestAServerThatAsksNobodyForANameHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	s, err := NewServer(ServerConfig{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.grpc.Stop()
+	host := netip.MustParsePrefix("192.0.2.1/32")
+	for range 10 * strangerConnections {
+		if !s.gate.seats.strangers.may(host, time.Unix(1000, 0)) {
+			t.Fatal("a connection is refused")
+		}
+	}
+	ctx, end := s.gate.connect(t.Context(), 1)
+	defer end()
+	if !ctx.Value(connectionKey{}).(*connection).known.Load() {
+		t.Error("a connection is a stranger's")
+	}
+}
+
 func TestHostsOfStrangersAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -65,6 +85,7 @@ func TestCallsOnAConnectionAreHeldUpUntilOneIsAuthorized(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.gate.seats.strangers.everybody = false // as where callers have names
 		ctx, end := s.gate.connect(t.Context(), 1)
 		defer end()
 		begin := func(n int) time.Duration {
