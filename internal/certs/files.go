@@ -22,6 +22,7 @@ type Files[T any] struct {
 	value   T
 	content [sha256.Size]byte // of the version that was looked at last
 	checked time.Time
+	fault   error
 }
 
 // OpenFiles reads files for the first time. Load reads them all.
@@ -63,14 +64,24 @@ func (f *Files[T]) Get() T {
 	}
 	f.checked = now
 	content, err := digest(f.paths...)
-	if err != nil || content == f.content {
+	if f.fault = err; err != nil || content == f.content {
 		return f.value
 	}
 	f.content = content
-	if v, err := f.load(); err == nil {
+	v, err := f.load()
+	if f.fault = err; err == nil {
 		f.value = v
 	} else {
 		f.content = [sha256.Size]byte{} // may have been read while it was written
 	}
 	return f.value
+}
+
+// Check returns why the files, as they were at most [Recheck] ago, are not in use; nil when they
+// are.
+func (f *Files[T]) Check() error {
+	f.Get()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fault
 }

@@ -29,8 +29,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
-	"time"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
 const (
@@ -40,8 +40,6 @@ const (
 	head     = 1 + idBytes
 	// Overhead is how much longer sealed bytes are.
 	Overhead = head + 12 + 16
-	// looked is how often the file is looked at.
-	looked = time.Second
 	// maxFile is more than any file of keys has.
 	maxFile = 64 << 10
 )
@@ -63,29 +61,39 @@ func (e *UnknownKeyError) Error() string {
 // key is one line of the file, and what is derived from it.
 type key struct {
 	id   [idBytes]byte
+	name string // id in hexadecimal
 	aead cipher.AEAD
 	mac  []byte // of hashes
 }
 
 // Keys are those of a file. They are safe for concurrent use.
 type Keys struct {
-	path string
-
-	mu     sync.Mutex // guards the rest
-	keys   []*key
-	text   []byte
-	looked time.Time
-	fault  error
+	path  string
+	files *certs.Files[[]*key]
 }
 
 // Open reads a file of keys. The error names the line that is wrong.
 func Open(path string) (*Keys, error) {
-	k := &Keys{path: path}
-	k.refresh(time.Now())
-	if k.fault != nil {
-		return nil, k.fault
+	files, err := certs.OpenFiles(func() ([]*key, error) {
+		text, err := read(path)
+		if err != nil {
+			return nil, err
+		}
+		return parse(text)
+	}, path)
+	k := &Keys{path: path, files: files}
+	if err != nil {
+		return nil, k.named(err)
 	}
 	return k, nil
+}
+
+// named says of which file an error is.
+func (k *Keys) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("encryption keys %s: %w", k.path, err)
 }
 
 // NewFile is the text of a file with one new key.
@@ -96,34 +104,7 @@ func NewFile() ([]byte, error) {
 }
 
 // Check returns why the file, as it is now, cannot be used; the keys of before are used meanwhile.
-func (k *Keys) Check() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.refresh(time.Now())
-	return k.fault
-}
-
-// refresh reads the file again, now and then. mu is held, or nobody else has k.
-func (k *Keys) refresh(now time.Time) {
-	if now.Sub(k.looked) < looked {
-		return
-	}
-	k.looked = now
-	text, err := read(k.path)
-	if err == nil && bytes.Equal(text, k.text) {
-		k.fault = nil
-		return
-	}
-	var keys []*key
-	if err == nil {
-		keys, err = parse(text)
-	}
-	if k.fault = nil; err != nil {
-		k.fault = fmt.Errorf("encryption keys %s: %w", k.path, err)
-		return
-	}
-	k.keys, k.text = keys, text
-}
+func (k *Keys) Check() error { return k.named(k.files.Check()) }
 
 func read(path string) ([]byte, error) {
 	info, err := os.Stat(path)
@@ -180,25 +161,24 @@ func newKey(secret []byte) (*key, error) {
 	}
 	k := &key{mac: derive("hash", keyBytes)}
 	copy(k.id[:], derive("id", idBytes))
+	k.name = hex.EncodeToString(k.id[:])
 	k.aead, err = cipher.NewGCMWithRandomNonce(block)
 	return k, err
 }
 
 // current are the keys of the file, the first encrypts.
-func (k *Keys) current() []*key {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.refresh(time.Now())
-	return k.keys
-}
+func (k *Keys) current() []*key { return k.files.Get() }
 
 // IDs name the keys, in their order.
 func (k *Keys) IDs() (ids []string) {
 	for _, one := range k.current() {
-		ids = append(ids, hex.EncodeToString(one.id[:]))
+		ids = append(ids, one.name)
 	}
 	return ids
 }
+
+// First names the key that encrypts, as IDs does.
+func (k *Keys) First() string { return k.current()[0].name }
 
 // KeyID names the key that bytes which Seal made are encrypted with, as IDs does.
 func KeyID(sealed []byte) string { return hex.EncodeToString(sealed[1:head]) }

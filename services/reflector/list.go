@@ -141,9 +141,7 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 		err = fmt.Errorf("%d bytes, the log takes %d", len(o.Payload), s.r.log.MaxPayload())
 	}
 	o.ObservedAt = now
-	if o.Hash != 0 {
-		o.Hash = s.r.log.Hash(s.r.col, o.Hash)
-	}
+	o.Hash = s.r.log.Hash(s.r.col, o.Hash)
 	if err == nil {
 		s.r.state.heal(o.Key)
 	}

@@ -19,7 +19,7 @@ func (c *Conn) Key(col delta.Collection) string {
 	if !c.Encrypts(col) {
 		return ""
 	}
-	return c.Config.Encryption.Keys.IDs()[0]
+	return c.Config.Encryption.Keys.First()
 }
 
 // Encode makes the message of a record: its payload is encrypted where the collection's are, and
