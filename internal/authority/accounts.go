@@ -9,10 +9,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// accountsResource are the users that a cluster's own tokens name.
-const accountsResource = "serviceaccounts"
-
-var accounts = kube.Resource{Version: "v1", Name: accountsResource, Namespaced: true}.MetadataOnly()
+// accounts are the users that a cluster's own tokens name.
+var accounts = kube.Resource{Version: "v1", Name: "serviceaccounts", Namespaced: true}.MetadataOnly()
 
 // account takes an event of a service account: what was said of its tokens counts no more.
 func (c *cluster) account(object []byte) error {

@@ -166,20 +166,7 @@ func (a *Authority) decide(ctx context.Context, id *access.Identity, want access
 // start begins to decide, unless that was done.
 func (a *Authority) start(ctx context.Context, id *access.Identity, want access.Attributes) *decision {
 	now := time.Now()
-	c := a.callers.of(id, now)
-	if d := c.known(&want, a.version.Load(), now); d != nil {
-		return d
-	}
-	return a.begin(ctx, c, id, want, now)
-}
-
-// begin is apart from start so that what is decided already costs no memory.
-//
-//go:noinline
-func (a *Authority) begin(ctx context.Context, c *caller, id *access.Identity, want access.Attributes, now time.Time) *decision {
-	return c.decide(ctx, want, a.version.Load, now, func(ctx context.Context) *decision {
-		return a.ask(ctx, id, want)
-	})
+	return a.callers.of(id, now).decide(ctx, a, want, now)
 }
 
 // ask decides: what the policy does not grant, the cluster of the resource may.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -139,12 +138,8 @@ func (a *Authority) RefusedPage(r *http.Request, code int, why string) {
 	if code == http.StatusForbidden {
 		decision = "denied"
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
 	a.audit.line(r.Context(), []slog.Attr{
-		slog.String("decision", decision), slog.String("method", clip(r.Method+" "+r.URL.Path)), slog.String("addr", host), slog.String("reason", clip(why)),
+		slog.String("decision", decision), slog.String("method", clip(r.Method+" "+r.URL.Path)), slog.String("addr", hostOf(r.RemoteAddr)), slog.String("reason", clip(why)),
 	})
 }
 

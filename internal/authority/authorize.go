@@ -124,9 +124,14 @@ func peerHost(ctx context.Context) string {
 	if !ok || p.Addr == nil {
 		return ""
 	}
-	host, _, err := net.SplitHostPort(p.Addr.String())
+	return hostOf(p.Addr.String())
+}
+
+// hostOf is the host of an address, or the address where it has none.
+func hostOf(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return p.Addr.String()
+		return addr
 	}
 	return host
 }

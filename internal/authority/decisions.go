@@ -136,40 +136,35 @@ func (d *decision) over(now time.Time) bool {
 	}
 }
 
-// known is the decision that counts still, or is being asked for; nil without one.
-func (c *caller) known(a *access.Attributes, version uint64, now time.Time) *decision {
+// decide returns what is known, or has an authority ask: a decision to wait for.
+func (c *caller) decide(ctx context.Context, by *Authority, a access.Attributes, now time.Time) *decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used = now
-	if d := c.decisions[*a]; d != nil && d.version == version && !d.over(now) {
-		return d
-	}
-	return nil
-}
-
-// decide returns what is known, or asks: a decision to wait for. Calls that want the same wait for
-// one answer, which outlives each of them.
-func (c *caller) decide(ctx context.Context, a access.Attributes, version func() uint64, now time.Time, ask func(context.Context) *decision) *decision {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.used = now
+	version := by.version.Load()
 	d := c.decisions[a]
-	if d != nil && d.version == version() && !d.over(now) {
+	if d != nil && d.version == version && !d.over(now) {
 		return d
 	}
 	if len(c.decisions) >= maxDecisions {
 		clear(c.decisions)
 	}
-	d = &decision{done: make(chan struct{}), version: version()}
+	d = &decision{done: make(chan struct{}), version: version}
 	c.decisions[a] = d
+	c.ask(ctx, by, a, d)
+	return d
+}
+
+// ask has an authority decide. Calls that want the same wait for one answer, which outlives each of
+// them. It is apart from decide so that what is known costs no memory.
+func (c *caller) ask(ctx context.Context, by *Authority, a access.Attributes, d *decision) {
 	go func() {
 		defer close(d.done)
-		got := ask(context.WithoutCancel(ctx))
+		got := by.ask(context.WithoutCancel(ctx), c.id, a)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		d.allowed, d.reason, d.err, d.until = got.allowed, got.reason, got.err, got.until
 	}()
-	return d
 }
 
 // pauser is the context of a call that is asked before it waits, and may refuse to.

@@ -6,6 +6,6 @@
 // What is decided is remembered for a while, and forgotten when a role, a binding or the policy
 // changes.
 //
-//	call ─▶ Authorize: token or certificate ─▶ identity ─▶ handler ─▶ Allow: policy, cluster ─▶ answer
+//	call ─▶ Authorize: token or certificate ─▶ identity ─▶ handler ─▶ Allow ─▶ answer
 //	                                              open streams ◀── Watch: again, after each change
 package authority

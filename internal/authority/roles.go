@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -35,28 +34,54 @@ const (
 	rolesPage    = 1 // a list is only for its version
 )
 
-// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends. It
-// reads no rules: that a role has changed is enough to ask again. Of RoleBindings it keeps whom
-// they name.
+// watched is a resource whose changes are followed.
+type watched struct {
+	resource kube.Resource
+	// decides says that RBAC decides by it: while its changes are not seen, decisions are kept for a
+	// moment only.
+	decides bool
+	// list reads what is there, and returns the version behind which to watch; nil where the version
+	// alone counts.
+	list func(context.Context, kube.Lister, kube.Resource) (rv string, err error)
+	// take takes in an object as it is now, or that it is gone; nil where it counts only that there
+	// was a change. After an error, or an event that cannot be read, it begins with a list again.
+	take func(object []byte, gone bool) error
+}
+
+// watches are what is followed. Of roles no rule is read: that one has changed is enough to ask
+// again. Of RoleBindings it is kept whom they name.
+func (c *cluster) watches() []watched {
+	all := []watched{{resource: accounts, take: func(object []byte, _ bool) error { return c.account(object) }}}
+	for _, r := range roleResources {
+		w := watched{resource: r, decides: true}
+		if r.Name == bindingsResource {
+			w.list, w.take = c.bound.list, c.bound.put
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends.
 func (c *cluster) followRoles(ctx context.Context) {
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	for _, r := range append(slices.Clip(roleResources), accounts) {
-		parts.Go(func() { c.followResource(ctx, r) })
+	for _, w := range c.watches() {
+		parts.Go(func() { c.followResource(ctx, w) })
 	}
 }
 
-func (c *cluster) followResource(ctx context.Context, r kube.Resource) {
+func (c *cluster) followResource(ctx context.Context, w watched) {
 	rv := ""
 	for ctx.Err() == nil {
-		err := c.watchRoles(ctx, r, &rv)
+		err := c.watchRoles(ctx, w, &rv)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			continue // its time was over
 		}
-		c.unfollow(r.Name, err)
+		c.unfollow(w, err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(rolesRetry):
@@ -65,14 +90,14 @@ func (c *cluster) followResource(ctx context.Context, r kube.Resource) {
 }
 
 // watchRoles watches once, behind rv or from now on, and leaves in rv where the next watch begins.
-func (c *cluster) watchRoles(ctx context.Context, r kube.Resource, rv *string) error {
+func (c *cluster) watchRoles(ctx context.Context, of watched, rv *string) error {
 	if *rv == "" {
 		var err error
-		if *rv, err = c.listRoles(ctx, r); err != nil {
+		if *rv, err = c.listRoles(ctx, of); err != nil {
 			return err
 		}
 	}
-	w, err := c.roles.Watch(ctx, r, kube.WatchOptions{RV: *rv, Timeout: rolesWatched})
+	w, err := c.roles.Watch(ctx, of.resource, kube.WatchOptions{RV: *rv, Timeout: rolesWatched})
 	if err != nil {
 		if kube.IsExpired(err) {
 			*rv = ""
@@ -80,20 +105,14 @@ func (c *cluster) watchRoles(ctx context.Context, r kube.Resource, rv *string) e
 		return err
 	}
 	defer w.Close()
-	c.follow(r.Name)
+	c.follow(of)
 	for {
 		e, err := w.Next()
 		switch {
-		case errors.Is(err, kube.ErrBadEvent):
-			if r.Name == bindingsResource { // whom does it name?
-				*rv = ""
-				return err
-			}
-			if r.Name != accountsResource {
-				c.alter()
-			}
+		case errors.Is(err, kube.ErrBadEvent) && of.take == nil:
+			c.alter()
 			continue
-		case err != nil && kube.IsExpired(err):
+		case errors.Is(err, kube.ErrBadEvent), err != nil && kube.IsExpired(err):
 			*rv = ""
 			return err
 		case errors.Is(err, io.EOF):
@@ -107,52 +126,49 @@ func (c *cluster) watchRoles(ctx context.Context, r kube.Resource, rv *string) e
 		if e.Type == kube.EventBookmark {
 			continue
 		}
-		if r.Name == accountsResource {
-			if err := c.account(e.Object); err != nil {
-				return err
-			}
-			continue
-		}
-		if r.Name == bindingsResource {
-			if err := c.bound.put(e.Object, e.Type == kube.EventDeleted); err != nil {
+		if of.take != nil {
+			if err := of.take(e.Object, e.Type == kube.EventDeleted); err != nil {
 				*rv = ""
 				return err
 			}
 		}
-		c.alter()
+		if of.decides {
+			c.alter()
+		}
 	}
 }
 
 // listRoles returns the version behind which to watch.
-func (c *cluster) listRoles(ctx context.Context, r kube.Resource) (rv string, err error) {
-	if r.Name == bindingsResource {
-		return c.bound.list(ctx, c.roles, r)
+func (c *cluster) listRoles(ctx context.Context, of watched) (rv string, err error) {
+	if of.list != nil {
+		return of.list(ctx, c.roles, of.resource)
 	}
-	page, err := c.roles.List(ctx, r, kube.ListOptions{Limit: rolesPage})
+	page, err := c.roles.List(ctx, of.resource, kube.ListOptions{Limit: rolesPage})
 	return page.RV, err
 }
 
 // follow notes that changes of a resource are seen from now on. What happened before may have been
 // missed.
-func (c *cluster) follow(resource string) {
-	if resource == accountsResource {
+func (c *cluster) follow(of watched) {
+	if !of.decides {
 		return
 	}
 	c.mu.Lock()
-	was := c.followed[resource]
-	c.followed[resource] = true
-	delete(c.faults, resource)
+	was := c.followed[of.resource.Name]
+	c.followed[of.resource.Name] = true
+	delete(c.faults, of.resource.Name)
 	c.mu.Unlock()
 	if !was {
 		c.alter()
 	}
 }
 
-func (c *cluster) unfollow(resource string, err error) {
-	if resource == accountsResource { // what is said of tokens is kept for a short time anyway
+func (c *cluster) unfollow(of watched, err error) {
+	if !of.decides { // what is said of tokens is kept for a short time anyway
 		c.log.Debug("changes of service accounts are not seen", slog.String(telemetry.KeyCluster, c.name), telemetry.Err(err))
 		return
 	}
+	resource := of.resource.Name
 	c.mu.Lock()
 	_, known := c.faults[resource]
 	delete(c.followed, resource)
