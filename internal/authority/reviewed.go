@@ -12,9 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 const (
@@ -34,7 +33,7 @@ type reviewedTokens struct {
 
 	mu     sync.Mutex // guards the rest
 	tokens map[[sha256.Size]byte]*reviewedToken
-	hosts  map[string]*rate.Limiter
+	hosts  rpc.Limiters[string] // of tokens that nobody knows
 	// touched are users with tokens here that have changed, and when.
 	touched map[string]time.Time
 }
@@ -51,7 +50,7 @@ type reviewedToken struct {
 func newReviewedTokens() reviewedTokens {
 	return reviewedTokens{
 		known: make(chan struct{}, maxReviews), unknown: make(chan struct{}, maxReviews/4),
-		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: map[string]*rate.Limiter{}, touched: map[string]time.Time{},
+		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: rpc.Limiters[string]{Burst: unknownBurst, Rate: unknownRate, Most: maxHosts}, touched: map[string]time.Time{},
 	}
 }
 
@@ -68,7 +67,7 @@ func (c *cluster) token(ctx context.Context, token, host string) (*access.Identi
 	e := t.tokens[key]
 	if e == nil || e.over(now) {
 		good := e != nil && e.good
-		if !good && !t.may(host, now) {
+		if !good && !t.hosts.May(host, now) {
 			t.mu.Unlock()
 			return nil, "", errTooManyTokens
 		}
@@ -114,7 +113,7 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 		e.until = time.Now().Add(failedFor)
 	case id == nil:
 		e.good = false
-		c.tokens.failed(host, asked)
+		c.tokens.hosts.Count(host, asked)
 	default:
 		e.good, e.until = true, asked.Add(c.tokens.keep(id.User, asked))
 	}
@@ -138,29 +137,6 @@ func (c *cluster) askToken(ctx context.Context, known bool, token string) (*acce
 		return nil, "", fmt.Errorf("token review by cluster %s: %w", c.name, err)
 	}
 	return id, why, nil
-}
-
-// may reports whether a host may present one more token that is not known. t.mu is locked.
-func (t *reviewedTokens) may(host string, now time.Time) bool {
-	l := t.hosts[host]
-	return l == nil || l.TokensAt(now) >= 1
-}
-
-// failed counts a token that nobody knows. t.mu is locked.
-func (t *reviewedTokens) failed(host string, now time.Time) {
-	l := t.hosts[host]
-	if l == nil {
-		if len(t.hosts) >= maxHosts { // those that have been quiet for long count as new
-			for h, l := range t.hosts {
-				if l.TokensAt(now) >= unknownBurst {
-					delete(t.hosts, h)
-				}
-			}
-		}
-		l = rate.NewLimiter(unknownRate, unknownBurst)
-		t.hosts[host] = l
-	}
-	l.ReserveN(now, 1)
 }
 
 // shrink makes room among the tokens: those that are over go, then those that nobody knows. t.mu is

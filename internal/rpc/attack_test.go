@@ -87,24 +87,34 @@ func (a *attacker) must(err error) {
 // begin sends the headers of a call, in as many frames as they take.
 func (a *attacker) begin(method string, more ...string) uint32 {
 	a.t.Helper()
+	id, err := a.tryBegin(method, more...)
+	a.must(err)
+	return id
+}
+
+// tryBegin is begin on a connection that may have ended.
+func (a *attacker) tryBegin(method string, more ...string) (id uint32, err error) {
 	a.buf.Reset()
 	fields := append([]string{
 		":method", "POST", ":scheme", "http", ":path", method, ":authority", "test.local", "content-type", "application/grpc", "te", "trailers",
 	}, more...)
 	for i := 0; i < len(fields); i += 2 {
-		a.must(a.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}))
+		if err := a.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}); err != nil {
+			return 0, err
+		}
 	}
-	id, block := a.next, a.buf.Bytes()
+	var block []byte
+	id, block = a.next, a.buf.Bytes()
 	a.next += 2
 	const most = 16 << 10
 	first := min(len(block), most)
-	a.must(a.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:first], EndHeaders: first == len(block)}))
-	for block = block[first:]; len(block) > 0; {
+	err = a.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:first], EndHeaders: first == len(block)})
+	for block = block[first:]; err == nil && len(block) > 0; {
 		n := min(len(block), most)
-		a.must(a.fr.WriteContinuation(id, n == len(block), block[:n]))
+		err = a.fr.WriteContinuation(id, n == len(block), block[:n])
 		block = block[n:]
 	}
-	return id
+	return id, err
 }
 
 func (a *attacker) send(id uint32, end bool, data []byte) {

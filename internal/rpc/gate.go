@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -59,15 +58,12 @@ type connection struct {
 	host string
 	seat *seat
 	last atomic.Pointer[client]
-	// known: a call on it was authorized.
-	known   atomic.Bool
-	greeted chan struct{} // closed once known
-	calls   *rate.Limiter // that begin before
+	// stranger is whose it is until a call on it was authorized; nil then.
+	stranger atomic.Pointer[stranger]
 
-	mu       sync.Mutex // guards the rest
-	refusals *rate.Limiter
-	held     []*client
-	ended    bool
+	mu    sync.Mutex // guards the rest
+	held  []*client
+	ended bool
 }
 
 type connectionKey struct{}
@@ -361,8 +357,10 @@ func (c *connection) owner(ctx context.Context) string {
 
 // TagConn implements stats.Handler.
 func (g *gate) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	c := &connection{born: time.Now(), greeted: make(chan struct{}), calls: rate.NewLimiter(strangerCallRate, strangerCalls)}
-	c.known.Store(g.seats.strangers.everybody)
+	c := &connection{born: time.Now()}
+	if !g.seats.strangers.everybody {
+		c.stranger.Store(newStranger())
+	}
 	if info != nil && info.RemoteAddr != nil {
 		c.host = info.RemoteAddr.String()
 		// A client may have any number of connections, each from its own port.

@@ -28,11 +28,14 @@ const (
 type strangers struct {
 	everybody bool                       // is known: the server asks nobody for a name; set before it listens
 	known     map[netip.Prefix]time.Time // when a call was last authorized on a new connection
-	hosts     map[netip.Prefix]*rate.Limiter
+	hosts     Limiters[netip.Prefix]
 }
 
 func newStrangers() strangers {
-	return strangers{known: map[netip.Prefix]time.Time{}, hosts: map[netip.Prefix]*rate.Limiter{}}
+	return strangers{
+		known: map[netip.Prefix]time.Time{},
+		hosts: Limiters[netip.Prefix]{Burst: strangerConnections, Rate: strangerConnectionRate, Most: maxHosts},
+	}
 }
 
 // may reports whether a host may open one more connection.
@@ -43,19 +46,7 @@ func (s *strangers) may(host netip.Prefix, now time.Time) bool {
 	if at, ok := s.known[host]; ok && now.Sub(at) < knownFor {
 		return true
 	}
-	l := s.hosts[host]
-	if l == nil {
-		if len(s.hosts) >= maxHosts { // those that have been quiet count as new
-			for h, l := range s.hosts {
-				if l.TokensAt(now) >= strangerConnections {
-					delete(s.hosts, h)
-				}
-			}
-		}
-		l = rate.NewLimiter(strangerConnectionRate, strangerConnections)
-		s.hosts[host] = l
-	}
-	return l.AllowN(now, 1)
+	return s.hosts.Take(host, now)
 }
 
 // greet notes that a call from a host was authorized.
@@ -70,24 +61,41 @@ func (s *strangers) greet(host netip.Prefix, now time.Time) {
 	if len(s.known) < maxHosts {
 		s.known[host] = now
 	}
-	delete(s.hosts, host)
+	s.hosts.Forget(host)
+}
+
+// stranger is who has a connection on which no call was authorized.
+type stranger struct {
+	greeted         chan struct{} // closed when one is
+	calls, refusals *rate.Limiter
+}
+
+func newStranger() *stranger {
+	return &stranger{
+		greeted: make(chan struct{}),
+		calls:   rate.NewLimiter(strangerCallRate, strangerCalls), refusals: rate.NewLimiter(strangerRefusalRate, strangerRefusals),
+	}
 }
 
 // pace is called in a connection's reader for each call that begins. It refuses none: it holds the
 // reader up where calls come faster than they can be refused, until somebody is known there.
 func (*gate) pace(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	c, ok := ctx.Value(connectionKey{}).(*connection)
-	if !ok || c.known.Load() {
+	if !ok {
 		return ctx, nil
 	}
-	wait := min(c.calls.Reserve().Delay(), strangerPause)
+	s := c.stranger.Load()
+	if s == nil {
+		return ctx, nil
+	}
+	wait := min(s.calls.Reserve().Delay(), strangerPause)
 	if wait <= 0 {
 		return ctx, nil
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-c.greeted:
+	case <-s.greeted:
 	case <-timer.C:
 	}
 	return ctx, nil
@@ -95,10 +103,14 @@ func (*gate) pace(ctx context.Context, _ *tap.Info) (context.Context, error) {
 
 // authorized notes that a call on the connection was authorized: it is no stranger's.
 func (g *gate) authorized(c *connection) {
-	if c.known.Load() || c.known.Swap(true) {
+	if c.stranger.Load() == nil { // nearly always, and cheaper than a swap
 		return
 	}
-	close(c.greeted)
+	s := c.stranger.Swap(nil)
+	if s == nil {
+		return
+	}
+	close(s.greeted)
 	if c.seat == nil {
 		return
 	}
@@ -110,16 +122,7 @@ func (g *gate) authorized(c *connection) {
 // unauthorized notes that a call on the connection was refused before anybody was known on it. One
 // that is refused again and again is closed.
 func (g *gate) unauthorized(c *connection) {
-	if c.known.Load() || c.seat == nil || c.seat.conn == nil {
-		return
-	}
-	c.mu.Lock()
-	if c.refusals == nil {
-		c.refusals = rate.NewLimiter(strangerRefusalRate, strangerRefusals)
-	}
-	over := !c.refusals.Allow()
-	c.mu.Unlock()
-	if over {
+	if s := c.stranger.Load(); s != nil && c.seat != nil && !s.refusals.Allow() {
 		g.refused.WithLabelValues("connection_closed").Inc()
 		_ = c.seat.conn.Close() // grpc-go finds it closed, as if the client had gone
 	}

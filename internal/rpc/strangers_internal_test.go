@@ -56,7 +56,7 @@ func TestAServerThatAsksNobodyForANameHoldsNobodyUp(t *testing.T) {
 	}
 	ctx, end := s.gate.connect(t.Context(), 1)
 	defer end()
-	if !ctx.Value(connectionKey{}).(*connection).known.Load() {
+	if ctx.Value(connectionKey{}).(*connection).stranger.Load() != nil {
 		t.Error("a connection is a stranger's")
 	}
 }
@@ -73,8 +73,8 @@ func TestHostsOfStrangersAreBounded(t *testing.T) {
 		s.greet(host(3*maxHosts+i), now)
 		now = now.Add(time.Millisecond)
 	}
-	if len(s.hosts) > maxHosts || len(s.known) > maxHosts {
-		t.Errorf("%d strangers and %d known hosts are remembered, at most %d", len(s.hosts), len(s.known), maxHosts)
+	if len(s.hosts.of) > maxHosts || len(s.known) > maxHosts {
+		t.Errorf("%d strangers and %d known hosts are remembered, at most %d", len(s.hosts.of), len(s.known), maxHosts)
 	}
 }
 
