@@ -62,7 +62,7 @@ func (w *watcher) regroup() (*store.Snapshot, error) {
 }
 
 // rescope tells what became invisible as deletions, what became visible as additions, both as of
-// what the reader was told last, and goes on from there. Where the changes since then are not kept,
+// what the reader was sent last, and goes on from there. Where the changes since then are not kept,
 // it is a gap.
 func (w *watcher) rescope(ctx context.Context) error {
 	before := w.filter
@@ -89,7 +89,7 @@ func (w *watcher) rescope(ctx context.Context) error {
 	return w.goOn(ctx, snap, nil)
 }
 
-// shift is a change of scope, as of what a reader was told last.
+// shift is a change of scope, as of what a reader was sent last.
 type shift struct {
 	snap     *store.Snapshot
 	from, to *selector
@@ -98,7 +98,7 @@ type shift struct {
 	differ   filter.Filter            // takes what is visible in one of the scopes alone
 }
 
-// shift rolls a snapshot back to what the reader was told last; nil when the changes since then are
+// shift rolls a snapshot back to what the reader was sent last; nil when the changes since then are
 // not kept.
 func (w *watcher) shift(before *selector, snap *store.Snapshot) *shift {
 	if snap.LastChange() < w.told || w.at.IsZero() {
