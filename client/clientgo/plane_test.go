@@ -3,14 +3,11 @@ package clientgo_test
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats.go"
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,10 +17,8 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/clientgo"
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
-	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/indexer/servetest"
 )
 
 // plane is a real log and a real indexer.
@@ -34,33 +29,8 @@ type plane struct {
 
 func newPlane(t *testing.T) *plane {
 	t.Helper()
-	n := embeddedtest.NATS(t)
-	conn, err := stream.Connect(t.Context(), stream.Config{Options: []nats.Option{n.InProcess()}, TombstoneTTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := indexer.New(indexer.Config{Admin: telemetry.AdminConfig{Listen: "off"}, DiscoverEvery: 20 * time.Millisecond}, conn, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("indexer: %v", err)
-		}
-	})
-	addr, err := svc.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servetest.Log(t)
+	addr, _ := servetest.Serve(t, conn, nil)
 	grpcConn, err := client.Dial(addr, client.DialConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ require (
 	github.com/deltaplane/deltaplane v0.0.0
 	github.com/deltaplane/deltaplane/client/clientgo v0.0.0
 	github.com/go-logr/logr v1.4.4
-	github.com/nats-io/nats.go v1.55.0
 	github.com/onsi/ginkgo/v2 v2.27.4
 	github.com/onsi/gomega v1.39.0
 	go.uber.org/goleak v1.3.0
@@ -64,6 +63,7 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
+	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect

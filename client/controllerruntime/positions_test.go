@@ -12,16 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
-	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/indexer/servetest"
 )
 
 // mirrored is a transport on an index whose log the test writes.
@@ -33,33 +30,8 @@ type mirrored struct {
 
 func newMirrored(t *testing.T) *mirrored {
 	t.Helper()
-	n := embeddedtest.NATS(t)
-	conn, err := stream.Connect(t.Context(), stream.Config{Options: []nats.Option{n.InProcess()}, TombstoneTTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := indexer.New(indexer.Config{Admin: telemetry.AdminConfig{Listen: "off"}, DiscoverEvery: 20 * time.Millisecond}, conn, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("indexer: %v", err)
-		}
-	})
-	addr, err := svc.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servetest.Log(t)
+	addr, _ := servetest.Serve(t, conn, nil)
 	index, err := client.Dial(addr, client.DialConfig{})
 	if err != nil {
 		t.Fatal(err)

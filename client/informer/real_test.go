@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -22,8 +21,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/indexer/servetest"
 )
 
 var pods = delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
@@ -126,28 +125,7 @@ func (p *plane) delete(t *testing.T, key string) client.Revision {
 // swap puts another indexer in place of the present one.
 func (p *plane) swap(t *testing.T) {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := indexer.New(indexer.Config{Admin: telemetry.AdminConfig{Listen: "off"}, DiscoverEvery: 20 * time.Millisecond, RingChanges: 16}, p.conn, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("indexer: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	addr, err := svc.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr, stop := servetest.Serve(t, p.conn, func(c *indexer.Config) { c.RingChanges = 16 })
 	p.mu.Lock()
 	old := p.stop
 	p.addr, p.stop = addr, stop

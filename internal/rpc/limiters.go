@@ -27,7 +27,7 @@ func (l *Limiters[K]) Take(key K, now time.Time) bool { return l.limiter(key, no
 // Count counts a thing that one has done, whether it might or not.
 func (l *Limiters[K]) Count(key K, now time.Time) { l.limiter(key, now).ReserveN(now, 1) }
 
-// Forget begins anew with one.
+// Forget begins again with one, as if it had done nothing.
 func (l *Limiters[K]) Forget(key K) { delete(l.of, key) }
 
 // looked is how many are looked at to make room for another.
