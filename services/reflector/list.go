@@ -141,8 +141,8 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 		err = fmt.Errorf("%d bytes, the log takes %d", len(o.Payload), s.r.log.MaxPayload())
 	}
 	o.ObservedAt = now
-	o.Hash = s.r.log.Hash(s.r.col, o.Hash)
 	if err == nil {
+		o.Hash = s.r.log.Hash(s.r.col, o.Hash)
 		s.r.state.heal(o.Key)
 	}
 	return o, err
