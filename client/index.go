@@ -220,6 +220,9 @@ type CollectionStatus struct {
 	LastError string
 	// Dropped is what the reflector leaves out of objects; nil while it is not known.
 	Dropped *DroppedFields
+	// AllObjects: the reflector chooses no objects by namespace or selector. False while it is not
+	// known.
+	AllObjects bool
 }
 
 // DroppedFields are the fields that a collection's objects lack although the API server has them.
@@ -268,6 +271,7 @@ func (x *Index) Collections(ctx context.Context) ([]CollectionStatus, error) {
 			Collection: c.GetCollection(), Cluster: c.GetCluster(), Group: c.GetGroup(), Version: c.GetVersion(), Resource: c.GetResource(),
 			Synced: c.GetSynced(), Bounds: fromBounds(c.GetRevision(), c.GetUpper()), Objects: c.GetObjects(), Quarantined: c.GetQuarantined(),
 			Lag: c.GetLagRecords(), LiveAt: moment(c.GetLiveAt()), Stale: c.GetStale(), FrozenSince: moment(c.GetFrozenSince()), LastError: c.GetLastError(),
+			AllObjects: c.GetAllObjects(),
 		}
 		if d := c.GetDropped(); d != nil {
 			all[i].Dropped = &DroppedFields{Paths: d.GetPaths(), MetadataOnly: d.GetMetadataOnly()}

@@ -28,6 +28,7 @@ const (
 	slotReason
 	slotOverflow
 	slotScope
+	slotAll
 	slotStart
 	slotLive
 	slotDigest
@@ -50,7 +51,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderSealed, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderSealed, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderAll, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 	HeaderNames, HeaderDropped,
 }
 

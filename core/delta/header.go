@@ -39,6 +39,7 @@ const (
 	HeaderScope     = "Dp-Scope"
 	HeaderNames     = "Dp-Names"   // repeated: one name
 	HeaderDropped   = "Dp-Dropped" // repeated: one path
+	HeaderAll       = "Dp-All"
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
 	HeaderDigest    = "Dp-Digest"
@@ -82,6 +83,9 @@ func (r *Record) Header() map[string][]string {
 	f.set(HeaderScope, string(r.Scope))
 	f.names(r)
 	f.dropped(r)
+	if r.All {
+		f.set(HeaderAll, "1")
+	}
 	if r.Start != 0 {
 		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
 	}

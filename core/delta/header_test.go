@@ -63,7 +63,7 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped, Names: []string{"job", "jb", "j-2"}},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Scope: delta.Namespaced},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Dropped: []string{delta.LastApplied, "status.ein Ö"}},
-		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Dropped: []string{}}, // nothing, which is not the same as nobody said
+		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Dropped: []string{}, All: true}, // nothing, which is not the same as nobody said
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Counted: true, Digested: true},
 		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Digest: 1 << 63, Digested: true},
 	} {

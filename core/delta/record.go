@@ -170,6 +170,9 @@ type Record struct {
 	// ([EverythingButMetadata] for all but metadata), on KindSynced and KindLiveness. It is nil where
 	// nobody says, as in logs of older versions, and empty where nothing is left out.
 	Dropped []string
+	// All says that the source's spec chooses no objects by namespace or selector, on KindSynced and
+	// KindLiveness: every object of the resource is in the log. Logs of older versions do not say it.
+	All bool
 	// Start is the first sequence of the term, which is that of its first fence record (KindTerm
 	// only).
 	Start uint64

@@ -51,6 +51,7 @@ type world struct {
 	names []string    // likewise
 	// dropped is what its synced records say that objects lack.
 	dropped []string
+	all     bool // its synced records say that every object is here
 }
 
 func newWorld(t testing.TB) *world {
@@ -131,7 +132,7 @@ func (w *world) stamp(records []delta.Record) []delta.Record {
 func (w *world) sync(t testing.TB) {
 	t.Helper()
 	w.rv++
-	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope, Names: w.names, Dropped: w.dropped})
+	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope, Names: w.names, Dropped: w.dropped, All: w.all})
 }
 
 func write(t testing.TB, w *stream.Writer, records ...delta.Record) {

@@ -198,3 +198,34 @@ func TestListCollectionsTellsWhatObjectsLack(t *testing.T) {
 	w.sync(t)
 	told("a new epoch of which nobody has said", nil)
 }
+
+func TestListCollectionsTellsWhetherEveryObjectIsMirrored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t)
+	r := w.index(t, nil)
+	told := func(what string, want bool) {
+		t.Helper()
+		w.caughtUp(t, r)
+		resp, err := r.ListCollections(t.Context(), &indexv1.ListCollectionsRequest{})
+		if err != nil || len(resp.GetCollections()) != 1 {
+			t.Fatalf("ListCollections: %v, %v", resp, err)
+		}
+		if got := resp.GetCollections()[0].GetAllObjects(); got != want {
+			t.Errorf("%s: all_objects is %v, want %v", what, got, want)
+		}
+	}
+	told("before anybody has said", false)
+	w.dropped, w.all = []string{}, true
+	w.sync(t)
+	told("a spec without selectors", true)
+	w.all = false
+	w.sync(t)
+	told("a spec that chooses", false)
+	w.all = true
+	w.sync(t)
+	w.dropped, w.all = nil, false
+	w.w = w.lead(t, pods, true)
+	w.sync(t)
+	told("a new epoch of which nobody has said", false)
+}

@@ -63,7 +63,7 @@ func (r *reflection) scope() delta.Scope {
 
 // describe adds to a control record what the source says of the collection as a whole.
 func (r *reflection) describe(rec delta.Record) delta.Record {
-	rec.Scope, rec.Names, rec.Dropped = r.scope(), r.names, r.want.dropped()
+	rec.Scope, rec.Names, rec.Dropped, rec.All = r.scope(), r.names, r.want.dropped(), r.want.all()
 	return rec
 }
 

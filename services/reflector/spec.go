@@ -245,6 +245,9 @@ func (r Resource) dropped() []string {
 	return r.Transform.Dropped()
 }
 
+// all reports whether every object of the resource is mirrored.
+func (r Resource) all() bool { return r.Scope == (kube.Scope{}) && len(r.Namespaces) == 0 }
+
 func ordered(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
 
 // form is what decides which objects are in the log, and what a record holds of one.

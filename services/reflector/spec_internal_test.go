@@ -99,3 +99,24 @@ func TestAClustersNameFitsWhateverCarriesIt(t *testing.T) {
 		}
 	}
 }
+
+func TestASpecThatChoosesNothingTakesEveryObject(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		spec Resource
+		all  bool
+	}{
+		"everything":        {Resource{Name: "pods"}, true},
+		"metadata":          {Resource{Name: "pods", MetadataOnly: true}, true},
+		"a namespace":       {Resource{Name: "pods", Scope: kube.Scope{Namespace: "a"}}, false},
+		"namespaces":        {Resource{Name: "pods", Namespaces: []string{"a", "b"}}, false},
+		"a label selector":  {Resource{Name: "pods", Scope: kube.Scope{LabelSelector: "app=web"}}, false},
+		"a field selector":  {Resource{Name: "pods", Scope: kube.Scope{FieldSelector: "spec.nodeName=n"}}, false},
+		"fields left out":   {Resource{Name: "pods", Transform: kube.Transform{Drop: []string{"status.images"}}}, true},
+		"without namespace": {Resource{Name: "nodes"}, true},
+	} {
+		if got := tc.spec.all(); got != tc.all {
+			t.Errorf("%s: all is %v, want %v", what, got, tc.all)
+		}
+	}
+}

@@ -19,6 +19,7 @@ type discovered struct {
 	names atomic.Pointer[[]string]
 	// dropped is what the reflector's spec leaves out of objects.
 	dropped atomic.Pointer[[]string]
+	all     atomic.Bool // the spec takes every object
 }
 
 // note takes what a record says. It does not keep the record for it, nor the
@@ -29,6 +30,7 @@ func (d *discovered) note(r *delta.Record) {
 		d.scope.Store(nil)
 		d.names.Store(nil)
 		d.dropped.Store(nil)
+		d.all.Store(false)
 	}
 	if r.Epoch != d.epoch {
 		return
@@ -42,6 +44,7 @@ func (d *discovered) note(r *delta.Record) {
 	}
 	if r.Dropped != nil {
 		replace(&d.dropped, r.Dropped)
+		d.all.Store(r.All)
 	}
 }
 
@@ -65,6 +68,10 @@ func (c *Collection) Dropped() []string {
 	}
 	return nil
 }
+
+// All reports whether the reflector's spec takes every object of the resource; false while nobody has
+// said.
+func (c *Collection) All() bool { return c.known.all.Load() }
 
 // otherNames are what the resource is called beside its plural, if anybody has
 // said.

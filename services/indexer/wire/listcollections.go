@@ -28,7 +28,7 @@ func (s *server) ListCollections(ctx context.Context, _ *indexv1.ListCollections
 			Stale:    follow.Stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: c.LastError(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.Memory()),
 			WarmStart: c.Warm(), Watchers: watch.Watching(c), Scope: scopes[c.Scope(snap)],
-			Names: c.OtherNames(), Unknown: c.Unknown(),
+			Names: c.OtherNames(), Unknown: c.Unknown(), AllObjects: c.All(),
 		}
 		if paths := c.Dropped(); paths != nil {
 			status.Dropped = dropped(paths)
@@ -56,7 +56,7 @@ func outline(s *indexv1.CollectionStatus) *indexv1.CollectionStatus {
 	return &indexv1.CollectionStatus{
 		Collection: s.GetCollection(), Cluster: s.GetCluster(), Group: s.GetGroup(), Version: s.GetVersion(), Resource: s.GetResource(),
 		Synced: s.GetSynced(), Revision: s.GetRevision(), Upper: s.GetUpper(), Position: s.GetPosition(), LiveAt: s.GetLiveAt(), Stale: s.GetStale(),
-		Scope: s.GetScope(), Names: s.GetNames(), Dropped: s.GetDropped(), FrozenSince: s.GetFrozenSince(), Lagging: s.GetLagging(),
+		Scope: s.GetScope(), Names: s.GetNames(), Dropped: s.GetDropped(), AllObjects: s.GetAllObjects(), FrozenSince: s.GetFrozenSince(), Lagging: s.GetLagging(),
 	}
 }
 

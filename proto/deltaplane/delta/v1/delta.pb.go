@@ -595,9 +595,10 @@ func (x *IndexHint) GetValues() []string {
 // up to the record and comes to others was not sent all of it), Dp-Scope (synced and liveness
 // records: `namespaced` or `cluster`, as the source's discovery says where the keys live), Dp-Names
 // (the same records, repeated: what else the resource is called, its singular, kind and short names
-// in lower case, at most 16; readers pass over one that is not a DNS label) and Dp-Dropped (the
+// in lower case, at most 16; readers pass over one that is not a DNS label), Dp-Dropped (the
 // same records, repeated: the path of a field that the reflector leaves out of every object, at
-// most 128; `*` is everything but metadata, and `.` alone says that there is none), control records
+// most 128; `*` is everything but metadata, and `.` alone says that there is none) and Dp-All (the
+// same records: `1` where the reflector takes every object of the resource), control records
 // Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build (the
 // version of the leader's program) and Dp-Needs (the highest Dp-Version that a record of the term
 // may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that they

@@ -3158,7 +3158,10 @@ type CollectionStatus struct {
 	// metadata.managedFields, which an API server keeps, must not be written back whole: the write
 	// would remove what is not here. Left out while nobody has said: the log was written by an older
 	// version, or this replica has read a checkpoint and not heard the reflector since.
-	Dropped       *DroppedFields `protobuf:"bytes,27,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Dropped *DroppedFields `protobuf:"bytes,27,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// Every object of the resource is mirrored: the reflector's spec names no namespaces and no
+	// selector. False also while nobody has said, as with `dropped`.
+	AllObjects    bool `protobuf:"varint,28,opt,name=all_objects,json=allObjects,proto3" json:"all_objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3380,6 +3383,13 @@ func (x *CollectionStatus) GetDropped() *DroppedFields {
 		return x.Dropped
 	}
 	return nil
+}
+
+func (x *CollectionStatus) GetAllObjects() bool {
+	if x != nil {
+		return x.AllObjects
+	}
+	return false
 }
 
 // DroppedFields are the fields that a collection's objects lack, although the source has them.
@@ -5172,7 +5182,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\x123\n" +
 	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
 	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x18\n" +
-	"\x16ListCollectionsRequest\"\xe4\a\n" +
+	"\x16ListCollectionsRequest\"\x85\b\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -5206,7 +5216,9 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\x12\x14\n" +
 	"\x05names\x18\x19 \x03(\tR\x05names\x12\x18\n" +
 	"\aunknown\x18\x1a \x03(\tR\aunknown\x12<\n" +
-	"\adropped\x18\x1b \x01(\v2\".deltaplane.index.v1.DroppedFieldsR\adropped\"J\n" +
+	"\adropped\x18\x1b \x01(\v2\".deltaplane.index.v1.DroppedFieldsR\adropped\x12\x1f\n" +
+	"\vall_objects\x18\x1c \x01(\bR\n" +
+	"allObjects\"J\n" +
 	"\rDroppedFields\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12#\n" +
 	"\rmetadata_only\x18\x02 \x01(\bR\fmetadataOnly\"|\n" +
