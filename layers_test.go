@@ -86,6 +86,11 @@ var layers = []layer{
 		why:    "the node agent is a user of the SDK as well: it knows no controller, and reaches services over the wire",
 		ours:   []string{"client/", "core/", "internal/", "proto/", "services/nodeagent/"},
 	},
+	{
+		folder: "services/gateway/",
+		why:    "the gateway is a user of the SDK: it reaches the index through it, over the wire",
+		ours:   []string{"client/", "core/", "internal/", "proto/", "services/gateway/"},
+	},
 	{folder: "services/reflector", why: wire, ours: []string{"core/", "internal/", "proto/", "services/reflector/"}},
 	indexerRoom("wire", "read", "watch", "grant", "consistency", "filter", "follow", "define", "definition", "message", "limit", "fault"),
 	indexerRoom("watch", "grant", "consistency", "filter", "follow", "define", "message", "limit", "fault"),

@@ -36,6 +36,9 @@ type Config struct {
 	// ByName asks clusters for each object's name, where otherwise the right to get all of a
 	// namespace is asked for first and is enough: for authorizers that refuse single names.
 	ByName bool
+	// APIServerTokens takes the tokens of the API server itself, for a server that passes requests on
+	// to it: they are reviewed without an audience.
+	APIServerTokens bool
 	// AuditFile receives a line of JSON for each denied call and each administrative change; empty
 	// or "-" is standard error.
 	AuditFile string
@@ -106,7 +109,11 @@ func New(cfg Config, auth rpc.AuthConfig, log *slog.Logger, reg prometheus.Regis
 			faults = append(faults, fmt.Errorf("authority: cluster %q is named twice", c.Name))
 		default:
 			seen[c.Name] = true
-			a.clusters = append(a.clusters, newCluster(c.Name, c.Kube, log, a.change))
+			one := newCluster(c.Name, c.Kube, log, a.change)
+			if cfg.APIServerTokens {
+				one.audience = ""
+			}
+			a.clusters = append(a.clusters, one)
 		}
 	}
 	if a.audit, err = openAudit(cfg.AuditFile); err != nil {

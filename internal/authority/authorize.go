@@ -76,6 +76,27 @@ func (a *Authority) reviewed(ctx context.Context, token string) (*access.Identit
 	return nil, unauthenticated("no cluster knows the bearer token, or it has ended")
 }
 
+// Token is whose a bearer token is that came in a request from a host, by the clusters alone; nil when
+// it is nobody's. An error says that nobody can tell, or may be asked.
+func (a *Authority) Token(ctx context.Context, token, host string) (*access.Identity, error) {
+	for _, c := range a.clusters {
+		id, _, err := c.token(ctx, token, host)
+		if err != nil {
+			return nil, err
+		}
+		if id != nil {
+			return a.Known(id), nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nobody is no error
+}
+
+// Known is the identity that stands for all that are equal to id: what is decided about one holds for
+// each.
+func (a *Authority) Known(id *access.Identity) *access.Identity {
+	return a.callers.intern(id, time.Now())
+}
+
 // certified is the identity of a verified client certificate: its SPIFFE ID, or its common name
 // with its organizations as groups, as API servers read them.
 func (a *Authority) certified(ctx context.Context) (*access.Identity, error) {

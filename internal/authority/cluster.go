@@ -27,15 +27,16 @@ type roleWatcher interface {
 
 // cluster asks one API server.
 type cluster struct {
-	name    string
-	reviews kube.Reviewer
-	roles   roleWatcher
-	log     *slog.Logger
-	metrics *metrics
-	changed func()
-	asking  chan struct{} // one place for each access review under way
-	tokens  reviewedTokens
-	bound   bindings
+	name     string
+	audience string // of tokens; empty for the API server's own
+	reviews  kube.Reviewer
+	roles    roleWatcher
+	log      *slog.Logger
+	metrics  *metrics
+	changed  func()
+	asking   chan struct{} // one place for each access review under way
+	tokens   reviewedTokens
+	bound    bindings
 
 	mu       sync.Mutex
 	altered  time.Time        // when a role or binding changed last; guarded by mu
@@ -45,7 +46,7 @@ type cluster struct {
 
 func newCluster(name string, client *kube.Client, log *slog.Logger, changed func()) *cluster {
 	return &cluster{
-		name: name, reviews: client, roles: client, log: log, changed: changed, asking: make(chan struct{}, maxReviews),
+		name: name, audience: Audience, reviews: client, roles: client, log: log, changed: changed, asking: make(chan struct{}, maxReviews),
 		tokens: newReviewedTokens(), bound: newBindings(), followed: map[string]bool{}, faults: map[string]error{},
 	}
 }

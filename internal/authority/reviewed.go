@@ -131,7 +131,7 @@ func (c *cluster) askToken(ctx context.Context, known bool, token string) (*acce
 	case <-ctx.Done():
 		return nil, "", errors.New("the cluster does not answer token reviews in time")
 	}
-	id, why, err := c.reviews.ReviewToken(ctx, token, Audience)
+	id, why, err := c.reviews.ReviewToken(ctx, token, c.audience)
 	c.metrics.reviewed("token", err, id != nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("token review by cluster %s: %w", c.name, err)

@@ -64,6 +64,20 @@ type Page struct {
 	Items [][]byte
 }
 
+// ListKind asks for the kind that the API server gives lists of a resource.
+func (c *Client) ListKind(ctx context.Context, r Resource) (string, error) {
+	path := r.path("", "", "")
+	body, err := c.do(ctx, request{method: http.MethodGet, path: path, query: url.Values{"limit": {"1"}}})
+	if err != nil {
+		return "", err
+	}
+	kind := gjson.GetBytes(body, "kind").String()
+	if kind == "" {
+		return "", fmt.Errorf("%w: GET %s: the list has no kind", ErrBadAnswer, path)
+	}
+	return kind, nil
+}
+
 // WatchOptions of one watch.
 type WatchOptions struct {
 	Scope

@@ -14,7 +14,7 @@ import (
 // rights of the ClusterRole system:auth-delegator.
 type Reviewer interface {
 	// ReviewToken says whose a bearer token is; nil when it is nobody's, or is not for the
-	// audience, and why, for the log: servers say little.
+	// audience (empty is the API server itself), and why, for the log: servers say little.
 	ReviewToken(ctx context.Context, token, audience string) (id *access.Identity, why string, err error)
 	// ReviewAccess says whether the server's authorizers let somebody do something, and their
 	// reason.
@@ -28,7 +28,7 @@ type tokenReview struct {
 	Kind       string `json:"kind"`
 	Spec       struct {
 		Token     string   `json:"token"`
-		Audiences []string `json:"audiences"`
+		Audiences []string `json:"audiences,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Authenticated bool     `json:"authenticated"`
@@ -46,7 +46,10 @@ type tokenReview struct {
 // ReviewToken implements [Reviewer] by a TokenReview. The identity names no cluster.
 func (c *Client) ReviewToken(ctx context.Context, token, audience string) (*access.Identity, string, error) {
 	r := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
-	r.Spec.Token, r.Spec.Audiences = token, []string{audience}
+	r.Spec.Token = token
+	if audience != "" {
+		r.Spec.Audiences = []string{audience}
+	}
 	if err := c.review(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &r); err != nil {
 		return nil, "", err
 	}
@@ -54,7 +57,7 @@ func (c *Client) ReviewToken(ctx context.Context, token, audience string) (*acce
 	switch {
 	case !s.Authenticated || s.User.Username == "":
 		return nil, s.Error, nil
-	case !slices.Contains(s.Audiences, audience): // a server that knows no audiences says none
+	case audience != "" && !slices.Contains(s.Audiences, audience): // a server that knows no audiences says none
 		return nil, "the token is not for the audience " + audience, nil
 	}
 	return &access.Identity{

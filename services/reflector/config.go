@@ -32,6 +32,8 @@ type Config struct {
 	Clusters []Cluster
 	// Resources to mirror, without a cluster in all of them; default [DefaultResources].
 	Resources []Resource
+	// KeepManagedFields mirrors metadata.managedFields of all Resources.
+	KeepManagedFields bool
 	// MirrorSecrets lets secrets be mirrored, which then are to be named: "*" leaves them out. The log
 	// must encrypt them.
 	MirrorSecrets bool
@@ -158,6 +160,7 @@ func (c Config) Validate() error {
 func (c Config) everywhere() []Resource {
 	var out []Resource
 	for _, r := range c.Resources {
+		r.Transform.KeepManagedFields = r.Transform.KeepManagedFields || c.KeepManagedFields
 		if r.Cluster != "" {
 			out = append(out, r)
 			continue

@@ -29,12 +29,18 @@ func (k *KubeFlags) Given() bool {
 	return c.Kubeconfig != "" || c.Context != "" || c.InCluster || c.URL != ""
 }
 
-// Load makes the client the flags describe.
-func (k *KubeFlags) Load() (*kube.Client, error) {
-	c, flag := k.Config, k.Flag
+// Source is how the API server is reached that the flags describe.
+func (k *KubeFlags) Source() kube.Config {
+	c := k.Config
 	if !k.Given() {
 		c.URL = defaultAPIURL
 	}
+	return c
+}
+
+// Load makes the client the flags describe.
+func (k *KubeFlags) Load() (*kube.Client, error) {
+	c, flag := k.Source(), k.Flag
 	if flag == "" {
 		switch {
 		case c.Kubeconfig != "":

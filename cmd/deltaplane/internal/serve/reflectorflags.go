@@ -31,6 +31,7 @@ in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like
 events.k8s.io; several namespaces need permission to list and watch the whole cluster;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
+	flags.BoolVar(&r.config.KeepManagedFields, "keep-managed-fields", r.config.KeepManagedFields, "mirror metadata.managedFields of all --resources too, which the gateway needs to answer in the place of the API server")
 	flags.BoolVar(&r.config.MirrorSecrets, "mirror-secrets", false, "let secrets be mirrored, where --resources or a caller names them; needs --encryption-key-file")
 	flags.IntVar(&r.config.MaxAdded, "max-added", 0, "`reflections` that callers may add to one cluster (default 500)")
 	flags.DurationVar(&r.config.DiscoverEvery, "discover-every", 0, `how often "*" and resources that are not served yet are looked for (default 30s)`)

@@ -31,7 +31,7 @@ func NewServe() *cobra.Command {
 		Long: `Run one service in the foreground until it is interrupted. Services find each other by
 address and may start in any order once NATS (and Redis) can be reached.`,
 	}
-	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeNode(), newServeDevcluster())
+	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeGateway(), newServeControllers(), newServeNode(), newServeDevcluster())
 	cli.Group(cmd)
 	return cmd
 }

@@ -44,12 +44,13 @@ type upFlags struct {
 	queue       queueFlags
 	control     controlFlags
 	nodes       nodeFlags
+	gateway     gatewayFlags
 	tolerations taint.Defaults
 	ownCluster  bool // the dev cluster is part of this process
 }
 
 // The parts `up --skip` can leave out.
-var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes"}
+var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes", "gateway"}
 
 // The dev cluster's nodes beat faster than Kubernetes' and are given up sooner, so that a node's
 // failure can be watched.
@@ -102,7 +103,9 @@ own would create every pod twice.`,
 	url := flags.Lookup("api-url")
 	url.Usage = "`URL` of an API server that needs no credentials, in place of the dev cluster; not read from the environment"
 	url.Annotations = map[string][]string{cli.NoEnvironment: {}}
+	u.reflecting.config.KeepManagedFields = true // what the gateway answers must be whole
 	u.reflecting.register(flags)
+	u.gateway.register(flags, "gateway-")
 	u.queue.register(flags)
 	u.control.register(flags)
 	flags.Lookup("controllers").Usage = "`names` of the controllers to run (default: all on the dev cluster, none elsewhere); there are: " + strings.Join(controllers.Names(), ", ")
@@ -151,12 +154,16 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	}
 	protect(&u.control.config.Admin, u.security.admin, u.security.insecure)
 	protect(&u.nodes.admin, u.security.admin, u.security.insecure)
+	protect(&u.gateway.config.Admin, u.security.admin, u.security.insecure)
+	u.gateway.config.Insecure = u.security.insecure
 	u.telemetry.Certificates = u.security.certificates()
 	maps.Copy(u.telemetry.Certificates, map[string]string{"client": u.control.dial.TLS.CertFile, "nats": u.log.security.TLS.CertFile, "redis": u.queue.tls.CertFile})
 	u.control.config.Cluster = u.reflecting.config.Cluster
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
 	u.control.config.Controllers = u.control.names
 	u.nodes.config.Cluster, u.nodes.index, u.nodes.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
+	u.gateway.config.Cluster, u.gateway.index, u.gateway.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
+	u.gateway.config.TLS.CertFile, u.gateway.config.TLS.KeyFile = u.security.tls.CertFile, u.security.tls.KeyFile
 	u.nodes.config.RootDir = filepath.Join(u.dataDir, "nodes")
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
 	if u.runs("controllers") {
@@ -261,6 +268,10 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 			u.listening(ctx, "queue", u.queue.config.RPC.Listen)
 			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
 			return runControllers(ctx, &u.control, u.telemetry, &u.log, client)
+		}},
+		{"gateway", func(ctx context.Context) error {
+			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
+			return runGateway(ctx, &u.gateway, u.telemetry, client, u.kube.Source())
 		}},
 		{"nodes", func(ctx context.Context) error {
 			u.listening(ctx, "indexer", u.indexer.RPC.Listen)

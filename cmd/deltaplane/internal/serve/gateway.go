@@ -1,0 +1,103 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/gateway"
+)
+
+// gatewayFlags are the flags of the gateway.
+type gatewayFlags struct {
+	config gateway.Config
+	index  string
+	dial   rpc.DialConfig
+}
+
+func (g *gatewayFlags) register(flags *pflag.FlagSet, prefix string) {
+	flags.StringVar(&g.config.Listen, prefix+"listen", gateway.DefaultListen, "`address` of the Kubernetes API"+of(prefix))
+	flags.StringVar(&g.config.Admin.Listen, prefix+"admin-listen", "127.0.0.1:7456", "`address` of /metrics, /healthz and /readyz"+of(prefix)+"; off for none")
+	flags.DurationVar(&g.config.MaxAge, "max-age", 10*time.Second, "how long the index may have heard nothing of the API server before reads go there")
+	flags.BoolVar(&g.config.ServeStale, "serve-stale", false, "while the API server cannot be reached, answer reads with the last known state and a Warning header that tells its age, to those who were permitted the same within the last hour")
+	flags.BoolVar(&g.config.WithoutManagedFields, "without-managed-fields", false, "also answer from collections whose objects lack metadata.managedFields; otherwise mirror them with --keep-managed-fields")
+}
+
+func newServeGateway() *cobra.Command {
+	var g gatewayFlags
+	var t telemetry.Config
+	var k cli.KubeFlags
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Serve the Kubernetes API: reads from the index, all else from the API server",
+		Long: `Serve the Kubernetes API of one cluster. LIST and WATCH of mirrored resources are answered from
+the index, everything else goes to the API server as it came. A client joins by the server
+line of its kubeconfig, which "deltaplane kubeconfig" writes: the API server then has one
+watch of each resource, however many clients there are.
+
+Callers show the API server's own tokens. The cluster says whose they are and what they may
+read, by TokenReview and SubjectAccessReview: the gateway's own credentials need the rights
+of the ClusterRole system:auth-delegator, to list and watch what is mirrored, and to watch
+roles and their bindings. Who is not known, or may not, is refused by the API server itself.
+Client certificates cannot be passed on. With --api-url everybody may read everything.
+
+Collections that lack something are not answered from: mirror them without selectors and
+with --keep-managed-fields, or permit that to be missing by --without-managed-fields.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := k.Load()
+			if err != nil {
+				return err
+			}
+			t.Certificates = map[string]string{"server": g.config.TLS.CertFile, "admin": g.config.Admin.TLS.CertFile, "client": g.dial.TLS.CertFile}
+			return runGateway(cmd.Context(), &g, t, client, k.Source())
+		},
+	}
+	flags := cmd.Flags()
+	g.register(flags, "")
+	flags.StringVar(&g.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
+	flags.StringVar(&g.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
+	flags.StringVar(&g.config.TLS.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
+	flags.StringVar(&g.config.TLS.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
+	flags.BoolVar(&g.config.Insecure, "insecure", false, "permit listening beyond loopback without TLS")
+	registerAdmin(flags, &g.config.Admin)
+	cli.RegisterDial(flags, &g.dial)
+	k.Register(flags)
+	registerTelemetry(flags, &t, "info")
+	return cmd
+}
+
+// runGateway serves the API of a cluster, which the client reaches and source says how to reach.
+func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *kube.Client, source kube.Config) error {
+	cfg := g.config
+	cfg.AllowAll = source.URL != ""
+	if err := errors.Join(t.Validate(), cfg.Validate()); err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	upstream, err := kube.LoadUpstream(source)
+	if err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	return withTelemetry(ctx, t, "gateway", func(tel *telemetry.Telemetry) error {
+		traced := g.dial
+		traced.Tracer = tel.Tracer
+		conn, err := cli.Connect(g.index, traced)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		service, err := gateway.New(cfg, gateway.Deps{Index: client.NewIndex(conn), Kube: kc, Upstream: upstream}, tel)
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}

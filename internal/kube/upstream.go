@@ -1,0 +1,49 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"k8s.io/client-go/rest"
+)
+
+// Upstream is an API server to which requests of others are passed on, each with its own
+// credentials: none of ours go with them.
+type Upstream struct {
+	// URL of the server; its path comes before that of a request.
+	URL *url.URL
+	// Transport of requests, and Upgrades of those that leave HTTP, which HTTP/2 cannot carry.
+	Transport, Upgrades http.RoundTripper
+}
+
+// LoadUpstream reads where the API server of a configuration is, and by which authorities it is
+// known. It does not contact the server.
+func LoadUpstream(cfg Config) (*Upstream, error) {
+	rc, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	rc = rest.AnonymousClientConfig(rc)
+	rc.DisableCompression = true
+	u := &Upstream{}
+	if u.Transport, err = anonymous(rc); err != nil {
+		return nil, err
+	}
+	rc.NextProtos = []string{"http/1.1"}
+	if u.Upgrades, err = anonymous(rc); err != nil {
+		return nil, err
+	}
+	if u.URL, _, err = rest.DefaultServerUrlFor(rc); err != nil {
+		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
+	}
+	return u, nil
+}
+
+func anonymous(rc *rest.Config) (http.RoundTripper, error) {
+	hc, err := rest.HTTPClientFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	return transport(hc), nil
+}

@@ -1,0 +1,179 @@
+package answer
+
+import (
+	"compress/gzip"
+	"io"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/gateway/mirror"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
+)
+
+const (
+	// gzipFrom is the length from which an answer is compressed, as upstream.
+	gzipFrom = 128 << 10
+	chunk    = 64 << 10
+)
+
+// List writes a page of a view. More tells that the view has further ones: it must be kept for them.
+func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, version uint64) (more bool, err error) {
+	p := page{to: w, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
+	defer p.free()
+	head := func(next string, remaining int64) {
+		kind, apiVersion := k.ListKind, k.APIVersion
+		if r.Form == request.Metadata {
+			kind, apiVersion = partialKind+"List", partialVersion
+		}
+		p.text(`{"kind":`, string(quoted(kind)), `,"apiVersion":`, string(quoted(apiVersion)), `,"metadata":{"resourceVersion":"`, strconv.FormatUint(version, 10), `"`)
+		if next != "" {
+			p.text(`,"continue":`, string(quoted(next)))
+		}
+		if remaining > 0 {
+			p.text(`,"remainingItemCount":`, strconv.FormatInt(remaining, 10))
+		}
+		p.text(`},"items":[`)
+	}
+	header(w)
+	objects := all(v, r)
+	c := choose(r)
+	if r.Limit == 0 {
+		head("", 0)
+		n := 0
+		for o := range objects {
+			if c.takes(o) {
+				if err := p.item(&k, o, r.Form, n); err != nil {
+					return false, err
+				}
+				n++
+			}
+		}
+		return false, p.end()
+	}
+	// What follows the page stands before its items.
+	var items []*store.Object
+	next, remaining := "", int64(0)
+	for o := range objects {
+		switch {
+		case int64(len(items)) < r.Limit && c.takes(o):
+			items = append(items, o)
+		case int64(len(items)) < r.Limit:
+		case next == "":
+			last := items[len(items)-1].Key()
+			if r.Namespace != "" {
+				last = strings.TrimPrefix(last, r.Namespace+"/")
+			}
+			next = request.Token(last, version)
+			remaining = 1
+		default:
+			remaining++
+		}
+		if next != "" && c != nil {
+			remaining = 0 // who chooses is not told how many follow
+			break
+		}
+	}
+	head(next, remaining)
+	for n, o := range items {
+		if err := p.item(&k, o, r.Form, n); err != nil {
+			return false, err
+		}
+	}
+	return next != "", p.end()
+}
+
+// all are the objects of a request's namespace, behind its continue token.
+func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
+	if r.Namespace != "" {
+		return v.Namespace(r.Namespace, r.After)
+	}
+	return v.All(r.After)
+}
+
+// page writes an answer in chunks, compressed when it is large and the client takes that.
+type page struct {
+	to     http.ResponseWriter
+	gzip   bool
+	packed *gzip.Writer // nil until it is used
+	begun  bool
+	buffer *[]byte
+	err    error
+}
+
+var (
+	buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2*chunk); return &b }}
+	packers = sync.Pool{New: func() any {
+		w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // as upstream; the level is one
+		return w
+	}}
+)
+
+func (p *page) text(parts ...string) {
+	for _, part := range parts {
+		*p.buffer = append(*p.buffer, part...)
+	}
+}
+
+func (p *page) item(k *Kind, o *store.Object, form request.Form, n int) (err error) {
+	if n > 0 {
+		*p.buffer = append(*p.buffer, ',')
+	}
+	if *p.buffer, err = k.appendItem(*p.buffer, o, form); err != nil {
+		return err
+	}
+	most := chunk
+	if p.gzip && !p.begun { // what is shorter is not compressed
+		most = gzipFrom
+	}
+	if len(*p.buffer) > most {
+		p.flush(true)
+	}
+	return p.err
+}
+
+func (p *page) flush(more bool) {
+	if p.err != nil {
+		return
+	}
+	if !p.begun {
+		p.begun = true
+		if p.gzip && (more || len(*p.buffer) > gzipFrom) {
+			p.to.Header().Set("Content-Encoding", "gzip")
+			p.to.Header().Add("Vary", "Accept-Encoding")
+			p.packed = packers.Get().(*gzip.Writer) //nolint:forcetypeassert // it has no others
+			p.packed.Reset(p.to)
+		} else if !more {
+			p.to.Header().Set("Content-Length", strconv.Itoa(len(*p.buffer)))
+		}
+	}
+	var to io.Writer = p.to
+	if p.packed != nil {
+		to = p.packed
+	}
+	_, p.err = to.Write(*p.buffer)
+	*p.buffer = (*p.buffer)[:0]
+}
+
+func (p *page) end() error {
+	p.text("]}\n")
+	p.flush(false)
+	if p.packed != nil && p.err == nil {
+		p.err = p.packed.Close()
+	}
+	return p.err
+}
+
+func (p *page) free() {
+	if p.packed != nil {
+		p.packed.Reset(nil)
+		packers.Put(p.packed)
+	}
+	if cap(*p.buffer) < 8*chunk {
+		*p.buffer = (*p.buffer)[:0]
+		buffers.Put(p.buffer)
+	}
+}

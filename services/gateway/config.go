@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// DefaultListen is the address of a gateway that names none.
+const DefaultListen = "127.0.0.1:7449"
+
+// Config is the settings of a gateway. Its zero value is one on 127.0.0.1:7449 without TLS.
+type Config struct {
+	// Listen is the address of the endpoint; [DefaultListen] when empty.
+	Listen string
+	// TLS of the endpoint; none without a CertFile. Client certificates are not asked for: they could
+	// not be passed on.
+	TLS certs.Config
+	// Insecure permits an address beyond loopback without TLS.
+	Insecure bool
+	// Admin is the port of metrics and health.
+	Admin telemetry.AdminConfig
+	// Cluster whose collections are served; "dev" when empty.
+	Cluster string
+	// AllowAll answers everybody from the index, without asking the cluster who that is and what it
+	// may read: for an API server that lets everybody do everything.
+	AllowAll bool
+	// MaxAge is how long the index may have heard nothing of the API server, or the gateway nothing of
+	// the index, before reads go to the API server; 10 s when zero.
+	MaxAge time.Duration
+	// ServeStale answers reads with the last known state while the API server cannot be reached, with
+	// a Warning header that tells its age, to callers who were permitted the same within the last hour.
+	ServeStale bool
+	// WithoutManagedFields also answers from collections whose objects lack metadata.managedFields.
+	WithoutManagedFields bool
+}
+
+func (c Config) withDefaults() Config {
+	c.Listen = cmp.Or(c.Listen, DefaultListen)
+	c.Cluster = cmp.Or(c.Cluster, "dev")
+	c.MaxAge = cmp.Or(c.MaxAge, 10*time.Second)
+	return c
+}
+
+// Validate reports every fault together.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	faults := []error{c.Admin.Validate()}
+	host, _, err := net.SplitHostPort(c.Listen)
+	switch {
+	case err != nil:
+		faults = append(faults, fmt.Errorf("gateway: listen %q: %w", c.Listen, err))
+	case c.TLS.CertFile == "" && !c.Insecure && !loopback(host):
+		faults = append(faults, fmt.Errorf("gateway: listen %q can be reached by others: it needs TLS, or to be permitted as insecure", c.Listen))
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		faults = append(faults, errors.New("gateway: TLS needs both a certificate and a key"))
+	}
+	if c.TLS.CAFile != "" {
+		faults = append(faults, errors.New("gateway: client certificates cannot be asked for, since they could not be passed on to the API server"))
+	}
+	if c.MaxAge < time.Second {
+		faults = append(faults, fmt.Errorf("gateway: max age %v: want at least 1s", c.MaxAge))
+	}
+	return errors.Join(faults...)
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

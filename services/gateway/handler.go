@@ -1,0 +1,225 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
+	"github.com/deltaplane/deltaplane/services/gateway/forward"
+	"github.com/deltaplane/deltaplane/services/gateway/mirror"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
+)
+
+// ServeHTTP implements http.Handler.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	read, reason := request.Parse(r)
+	verb := "other"
+	if reason == "" {
+		verb = string(read.Verb)
+		reason = s.fromIndex(w, r, read)
+	}
+	if reason == "" {
+		s.metrics.answered.WithLabelValues(verb, "index", "").Inc()
+		return
+	}
+	s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
+	s.forward.ServeHTTP(w, r)
+}
+
+// fromIndex answers a read from the index, or says why the API server must.
+func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *request.Read) (reason string) {
+	may, reason := s.permitted(r, read)
+	if reason != "" {
+		return reason
+	}
+	m, reason := s.set.Find(r.Context(), read.Group, read.Resource.Version, read.Resource.Name)
+	if reason != "" {
+		return reason
+	}
+	if !fits(m, read) {
+		return "path"
+	}
+	switch read.Verb {
+	case request.Get:
+		return s.get(w, r, read, m)
+	case request.List:
+		return s.list(w, r, read, m)
+	default:
+		return s.watch(w, r, read, m, may)
+	}
+}
+
+// fits reports whether the path is one of the resource: with a namespace where objects have one.
+func fits(m *mirror.Mirror, read *request.Read) bool {
+	if !m.Resource.Namespaced {
+		return read.Namespace == ""
+	}
+	return read.Namespace != "" || read.Verb != request.Get
+}
+
+// within is how long a read waits for the state that it needs.
+const within = 20 * time.Millisecond
+
+// reach is a view at a version or later; nil where it does not come soon.
+func reach(ctx context.Context, m *mirror.Mirror, version uint64) *mirror.View {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return m.Reach(ctx, version)
+}
+
+// state is the view from which a read is answered, and the version it is shown at.
+func state(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror.View, version uint64, reason string) {
+	switch read.Match {
+	case request.Exact:
+		if v = m.At(read.Version); v == nil {
+			return nil, 0, "version"
+		}
+		return v, read.Version, ""
+	case request.Recent:
+		if v, reason = recent(ctx, m); v == nil {
+			return nil, 0, reason
+		}
+	default:
+		if v = reach(ctx, m, read.Version); v == nil {
+			return nil, 0, "version"
+		}
+	}
+	return v, v.Revision, ""
+}
+
+// recent is a view that has everything that was acknowledged when the request came.
+func recent(ctx context.Context, m *mirror.Mirror) (v *mirror.View, reason string) {
+	if m.Missing() {
+		return nil, "missing"
+	}
+	version, err := m.Recent(ctx)
+	if err != nil {
+		return nil, "probe"
+	}
+	v = reach(ctx, m, version)
+	m.Missed(v == nil)
+	if v == nil {
+		return nil, "recent"
+	}
+	return v, ""
+}
+
+func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror) (reason string) {
+	if read.Match == request.Recent { // upstream reads it from etcd
+		return "recent"
+	}
+	v, _, reason := state(r.Context(), m, read)
+	if v == nil {
+		return reason
+	}
+	o := v.Get(key(read))
+	if o == nil {
+		return "not found"
+	}
+	abort(answer.Object(w, read, o))
+	return ""
+}
+
+func key(read *request.Read) string {
+	if read.Namespace == "" {
+		return read.Name
+	}
+	return read.Namespace + "/" + read.Name
+}
+
+func (s *Service) list(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror) (reason string) {
+	v, version, reason := state(r.Context(), m, read)
+	if v == nil {
+		return reason
+	}
+	more, err := answer.List(w, read, answer.KindOf(m), v, version)
+	if more {
+		m.Keep(v)
+	}
+	abort(err)
+	return ""
+}
+
+// abort ends an answer that was begun and cannot be completed, so that nobody takes it for whole.
+func abort(err error) {
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (s *Service) watch(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror, may func(context.Context) bool) (reason string) {
+	ctx := r.Context()
+	one := &answer.Watch{
+		Read: read, Kind: answer.KindOf(m), Mirror: m, Drain: s.draining,
+		May: func() bool { return s.set.Fit(m) && may(ctx) },
+	}
+	switch {
+	case read.Match == request.Exact:
+		v := m.View()
+		var ok bool
+		if one.Events, ok = v.History().Behind(read.Version, read.Namespace); !ok {
+			return "version"
+		}
+	case read.Match == request.Recent && !read.Initial:
+		if one.View, reason = recent(ctx, m); one.View == nil {
+			return reason
+		}
+	default:
+		if one.View = reach(ctx, m, 0); one.View == nil {
+			return "version"
+		}
+	}
+	if one.View != nil {
+		one.Events = one.View.History().From(one.View, read.Namespace)
+	}
+	if read.Initial {
+		one.Marked = func(ctx context.Context) bool { return marked(ctx, m, read) }
+	}
+	s.metrics.watches.Inc()
+	defer s.metrics.watches.Dec()
+	if err := one.Run(ctx, w); err != nil && ctx.Err() == nil {
+		s.log.Debug("a watch ended", telemetry.Err(err))
+	}
+	return ""
+}
+
+// marked waits until the state is as recent as the end of the initial events must be.
+func marked(ctx context.Context, m *mirror.Mirror, read *request.Read) bool {
+	version := read.Version
+	if read.Match == request.Recent {
+		var err error
+		if version, err = m.Recent(ctx); err != nil {
+			return false
+		}
+	}
+	return m.ReachAhead(ctx, version) != nil
+}
+
+// written hears what is written through the gateway.
+func (s *Service) written(r *http.Request, at *url.URL) func(forward.Written) {
+	p, ok := request.ParsePath(at)
+	if !ok {
+		return nil
+	}
+	mirrors := s.set.Written(p.Group, p.Resource.Name)
+	if len(mirrors) == 0 {
+		return nil
+	}
+	return func(w forward.Written) {
+		for _, m := range mirrors {
+			gone := r.Method == http.MethodDelete && p.Name != "" && p.Subresource == "" && w.Gone
+			if gone {
+				m.Deleted(w.UID)
+			}
+			switch {
+			case w.Version > 0:
+				m.Wrote(w.Version)
+			case !gone:
+				m.WroteSomething(r.Context())
+			}
+		}
+	}
+}
