@@ -73,7 +73,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), inspect.NewDescribe(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(),
+		ask.NewGet(), inspect.NewDescribe(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 )
 
@@ -38,6 +39,13 @@ func LoadUpstream(cfg Config) (*Upstream, error) {
 		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
 	}
 	return u, nil
+}
+
+// Close gives up idle connections. Requests under way go on.
+func (u *Upstream) Close() {
+	for _, t := range []http.RoundTripper{u.Transport, u.Upgrades} {
+		utilnet.CloseIdleConnectionsFor(t)
+	}
 }
 
 func anonymous(rc *rest.Config) (http.RoundTripper, error) {

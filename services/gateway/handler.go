@@ -42,6 +42,7 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *reques
 	if !fits(m, read) {
 		return "path"
 	}
+	read.Namespaced = m.Resource.Namespaced
 	switch read.Verb {
 	case request.Get:
 		return s.get(w, r, read, m)
@@ -168,7 +169,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, read *request.Re
 			return reason
 		}
 	default:
-		if one.View = reach(ctx, m, 0); one.View == nil {
+		if one.View = reach(ctx, m, read.Version); one.View == nil {
 			return "version"
 		}
 	}

@@ -27,6 +27,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 	if m == nil || !fits(m, read) {
 		return false
 	}
+	read.Namespaced = m.Resource.Namespaced
 	v := m.View()
 	if v.Revision < read.Version || !m.Met(v) {
 		return false

@@ -77,32 +77,34 @@ func (q *Reader) List(ctx context.Context, r *kinds.Resource, o Options) (Page, 
 	return Collect(snap, rv, start, o), nil
 }
 
-// Collect walks a snapshot from a key.
+// Collect walks a snapshot from a key. Within one namespace keys are written without it, as in page
+// tokens.
 func Collect(snap *store.Tree, rv uint64, start string, o Options) Page {
 	p := Page{RV: rv}
 	prefix := ""
 	if o.Selector.Namespace != "" {
 		prefix = o.Selector.Namespace + "/"
 	}
-	from, full, rest := max(start, prefix), false, int64(0)
+	from, full, rest := prefix+start, false, int64(0)
 	snap.AscendGreaterOrEqual(&store.Object{Key: from}, func(obj *store.Object) bool {
 		if !strings.HasPrefix(obj.Key, prefix) {
 			return false
 		}
-		if !o.Selector.Matches(obj) {
-			return true
-		}
+		// A page has a next one wherever objects follow, as upstream: be it that none is selected.
 		if o.limit > 0 && len(p.Items) == o.limit {
 			full = true
 			rest++
 			// The remaining count is only promised for lists without selectors.
 			return o.Selector.empty()
 		}
+		if !o.Selector.Matches(obj) {
+			return true
+		}
 		p.Items = append(p.Items, obj)
 		return true
 	})
 	if full {
-		p.Next = pageToken{RV: int64(rv), Start: p.Items[len(p.Items)-1].Key + "\x00"}.encode()
+		p.Next = pageToken{RV: int64(rv), Start: strings.TrimPrefix(p.Items[len(p.Items)-1].Key, prefix) + "\x00"}.encode()
 		if o.Selector.empty() {
 			p.Remaining = &rest
 		}

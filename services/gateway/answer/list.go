@@ -86,8 +86,20 @@ func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, versio
 	return next != "", p.end()
 }
 
-// all are the objects of a request's namespace, behind its continue token.
+// all are the objects of a request's namespace, behind its continue token. One that is chosen by its
+// name is looked up, and has no page behind it, as upstream.
 func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
+	if name := r.Single(); name != "" && r.After == "" && (r.Namespace != "" || !r.Namespaced) {
+		key := name
+		if r.Namespace != "" {
+			key = r.Namespace + "/" + name
+		}
+		return func(yield func(*store.Object) bool) {
+			if o := v.Get(key); o != nil {
+				yield(o)
+			}
+		}
+	}
 	if r.Namespace != "" {
 		return v.Namespace(r.Namespace, r.After)
 	}

@@ -94,8 +94,12 @@ func Object(w http.ResponseWriter, r *request.Read, o *store.Object) error {
 	return err
 }
 
+// ServedBy is the header that answers from the index have, with the value "index".
+const ServedBy = "X-Deltaplane-Served-By"
+
 // header is that of every answer, as API servers have it.
 func header(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set(ServedBy, "index")
 	w.Header().Set("Cache-Control", "no-cache, private")
 }

@@ -53,6 +53,8 @@ const (
 	// writeTimeout is how long a reader may take for what is sent at once.
 	writeTimeout = time.Minute
 	readAtOnce   = 256
+	// aheadTakes is about how long it takes to find out that nothing has happened.
+	aheadTakes = 3 * time.Second
 	// settle is how long a view takes to follow its events.
 	settle = time.Millisecond
 )
@@ -79,9 +81,10 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	defer last.Stop()
 	may := time.NewTicker(mayEvery)
 	defer may.Stop()
+	ahead := w.lookAhead(ctx, timeout)
 	due := time.NewTimer(time.Hour)
 	due.Stop()
-	owed := false // the end of the initial events is to be marked
+	var owed func() (bool, error) // what is to be said as soon as a version can be told
 	for {
 		var err error
 		select {
@@ -97,26 +100,56 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 			if !ok {
 				return nil
 			}
-			marked, owed = nil, true
+			marked, owed = nil, w.end
 		case <-due.C:
 		case <-regular.C:
-			err = w.bookmark()
+			owed = first(owed, w.bookmark)
 		case <-last.C:
-			err = w.bookmark()
+			owed = first(owed, w.bookmark)
+		case <-ahead:
+			ahead = nil
+			owed = first(owed, w.bookmark)
 		case <-may.C:
 			if !w.May() {
 				return nil
 			}
 		}
-		if err == nil && owed {
-			if owed, err = w.end(); owed {
+		if err == nil && owed != nil {
+			var still bool
+			if still, err = owed(); still {
 				due.Reset(settle)
+			} else {
+				owed = nil
 			}
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// lookAhead finds out, in time for the last bookmark, that a quiet collection has reached the version
+// behind which the watch began. Nil is never ready.
+func (w *Watch) lookAhead(ctx context.Context, timeout time.Duration) <-chan struct{} {
+	if !w.Read.Bookmarks || w.Events.Behind() == 0 {
+		return nil
+	}
+	reached := make(chan struct{})
+	later := time.AfterFunc(max(0, timeout-bookmarkBefore-aheadTakes), func() {
+		if w.Mirror.ReachAhead(ctx, w.Events.Behind()) != nil {
+			close(reached)
+		}
+	})
+	context.AfterFunc(ctx, func() { later.Stop() })
+	return reached
+}
+
+// first is what is owed already, or what comes.
+func first(owed, comes func() (bool, error)) func() (bool, error) {
+	if owed != nil {
+		return owed
+	}
+	return comes
 }
 
 // mark waits for the state to be recent enough. Nil is never ready.
@@ -208,21 +241,34 @@ func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error))
 	return nil
 }
 
-// bookmark says how far the watch is, where the client wants that and it is a version of which
-// nothing is missing and nothing behind was sent.
-func (w *Watch) bookmark() error {
-	v := w.Mirror.View()
-	if !w.Read.Bookmarks || !w.Events.At(v) {
-		return nil
+// bookmark says how far the watch is, where the client wants that, and reports whether it is owed
+// still: it is of a version of which nothing is missing and behind which nothing was sent.
+func (w *Watch) bookmark() (owed bool, err error) {
+	if v := w.Mirror.View(); !w.Read.Bookmarks || v.Revision < w.Events.Behind() {
+		return false, nil
 	}
-	return w.mention(v.Revision, nil)
+	v, err := w.level()
+	if err != nil || v == nil {
+		return true, err
+	}
+	return false, w.mention(v.Revision, nil)
+}
+
+// level reads what has come, and returns the view that it leads to; nil where that is not known yet.
+// Nobody wakes a reader of one namespace for the others, so it may have something to pass over.
+func (w *Watch) level() (*mirror.View, error) {
+	v := w.Mirror.View()
+	if err := w.more(); err != nil || !w.Events.At(v) {
+		return nil, err
+	}
+	return v, nil
 }
 
 // end marks the end of the initial events, and reports whether that is owed still.
 func (w *Watch) end() (owed bool, err error) {
-	v := w.Mirror.View()
-	if !w.Events.At(v) {
-		return true, nil
+	v, err := w.level()
+	if err != nil || v == nil {
+		return true, err
 	}
 	return false, w.mention(v.Revision, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 }

@@ -183,6 +183,9 @@ func (h *History) add(namespace string, next, behind uint64) *Reader {
 	return r
 }
 
+// Behind is the version behind which the reader began; 0 for one of a view.
+func (r *Reader) Behind() uint64 { return r.behind }
+
 // History is what the reader reads.
 func (r *Reader) History() *History { return r.h }
 

@@ -154,6 +154,7 @@ func (f *filling) take(e client.Event) error {
 		if err != nil {
 			return err
 		}
+		f.recreated(o)
 		f.ops = append(f.ops, store.Op{Put: o})
 	case client.EventDeleted:
 		op, err := f.deletion(e)
@@ -207,6 +208,18 @@ func (f *filling) deletion(e client.Event) (op store.Op, err error) {
 		Key: e.Object.Key, UID: e.Object.UID, RV: e.Object.ResourceVersion, Epoch: 1, Sequence: f.number, Reason: store.Observed, At: time.Now(),
 	}
 	return op, nil
+}
+
+// recreated takes back the deletion of an object in whose place another one came at once: the index
+// says of it no more than that, and the store knows what was there.
+func (f *filling) recreated(o *store.Object) {
+	if len(f.ops) == 0 {
+		return
+	}
+	last := f.ops[len(f.ops)-1]
+	if d := last.Delete; d != nil && last.Final == nil && d.Key == o.Key() && d.UID != o.UID() && d.RV == o.RV() {
+		f.ops = f.ops[:len(f.ops)-1]
+	}
 }
 
 // apply takes the operations into the store, and what they changed from it.

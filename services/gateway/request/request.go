@@ -53,6 +53,8 @@ const (
 type Read struct {
 	Path
 	Verb Verb
+	// Namespaced says that the resource's objects have namespaces. It is not in the request.
+	Namespaced bool
 	// Form is how objects are to be written.
 	Form Form
 	// Gzip says that the client takes a compressed answer.

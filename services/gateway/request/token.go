@@ -34,7 +34,8 @@ func parseToken(text string) (after string, version uint64, ok bool) {
 	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion == 0 || t.ResourceVersion > 1<<62 {
 		return "", 0, false
 	}
-	after, ok = strings.CutSuffix(t.StartKey, "\x00")
+	// Lists that are answered from an API server's cache have a slash in front.
+	after, ok = strings.CutSuffix(strings.TrimPrefix(t.StartKey, "/"), "\x00")
 	if !ok || after == "" || after[0] == '/' || path.Clean("/"+after) != "/"+after || strings.Contains(after, "\x00") {
 		return "", 0, false
 	}

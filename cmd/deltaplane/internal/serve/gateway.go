@@ -3,6 +3,8 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/trust"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -75,6 +78,29 @@ with --keep-managed-fields, or permit that to be missing by --without-managed-fi
 	return cmd
 }
 
+// certify makes a certificate for the gateway of a cluster that asks for tokens, unless it has one:
+// clients of Kubernetes send none without TLS.
+func (u *upFlags) certify() error {
+	tls := &u.gateway.config.TLS
+	if !u.runs("gateway") || u.kube.Source().URL != "" || tls.CertFile != "" {
+		return nil
+	}
+	files, err := trust.NewLocal(filepath.Join(u.dataDir, "gateway"), "deltaplane-gateway", "localhost", "127.0.0.1", "::1")
+	if err != nil {
+		return fmt.Errorf("a certificate for the gateway: %w", err)
+	}
+	tls.CertFile, tls.KeyFile = files.Cert, files.Key
+	return nil
+}
+
+// url is where the gateway serves.
+func (g *gatewayFlags) url() string {
+	if g.config.TLS.CertFile != "" {
+		return "https://" + g.config.Listen
+	}
+	return "http://" + g.config.Listen
+}
+
 // runGateway serves the API of a cluster, which the client reaches and source says how to reach.
 func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *kube.Client, source kube.Config) error {
 	cfg := g.config
@@ -86,6 +112,7 @@ func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *ku
 	if err != nil {
 		return &cli.UsageError{Err: err}
 	}
+	defer upstream.Close()
 	return withTelemetry(ctx, t, "gateway", func(tel *telemetry.Telemetry) error {
 		traced := g.dial
 		traced.Tracer = tel.Tracer

@@ -50,6 +50,9 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
 	line("index service", u.indexer.RPC.Listen, admin(u.indexer.Admin))
 	line("queue service", u.queue.config.RPC.Listen, admin(u.queue.config.Admin))
 	line("reflector service", u.reflecting.config.RPC.Listen, admin(u.reflecting.config.Admin))
+	if u.runs("gateway") {
+		line("Kubernetes API (gateway)", u.gateway.url(), admin(u.gateway.config.Admin))
+	}
 	if u.runs("controllers") {
 		line("controllers", strings.Join(u.control.names, ", "), admin(u.control.config.Admin))
 	}

@@ -169,18 +169,21 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	if u.runs("controllers") {
 		errs = append(errs, u.control.config.Validate())
 	}
+	if u.runs("gateway") {
+		errs = append(errs, u.gateway.config.Validate())
+	}
 	if u.runs("nodes") {
 		errs = append(errs, u.nodes.check())
 	}
 	if u.ownCluster && u.nodes.simulated < 0 {
 		errs = append(errs, fmt.Errorf("--nodes %d is below zero", u.nodes.simulated))
 	}
-	if u.runs("controllers") || u.runs("nodes") {
+	if u.runs("controllers") || u.runs("nodes") || u.runs("gateway") {
 		if (u.security.auth.TokenFile != "" || u.indexer.Access.Set()) && u.control.dial.TokenFile == "" && u.control.dial.TLS.CertFile == "" {
-			errs = append(errs, errors.New("--auth-token-file, --access-policy and --access-cluster need --token-file or --tls-cert as well: controllers and nodes of this process call its services"))
+			errs = append(errs, errors.New("--auth-token-file, --access-policy and --access-cluster need --token-file or --tls-cert as well: controllers, nodes and the gateway of this process call its services"))
 		}
 		if u.security.tls.CertFile != "" && !u.control.dial.UseTLS {
-			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers and nodes of this process call its services"))
+			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers, nodes and the gateway of this process call its services"))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -252,6 +255,9 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		})
 	}
 	client, err := u.startCluster(ctx, parts)
+	if err == nil {
+		err = u.certify()
+	}
 	if err != nil {
 		return err
 	}
