@@ -57,7 +57,7 @@ func (a *Authority) reviewed(ctx context.Context, token string) (*access.Identit
 	host := peerHost(ctx)
 	var failures []error
 	for _, c := range a.clusters {
-		id, _, err := c.token(ctx, token, host)
+		id, err := c.token(ctx, token, host)
 		switch {
 		case errors.Is(err, errTooManyTokens):
 			return nil, &refusal{
@@ -76,11 +76,11 @@ func (a *Authority) reviewed(ctx context.Context, token string) (*access.Identit
 	return nil, unauthenticated("no cluster knows the bearer token, or it has ended")
 }
 
-// Token is whose a bearer token is that came in a request from a host, by the clusters alone; nil when
-// it is nobody's. An error says that nobody can tell, or may be asked.
+// Token is whose a bearer token is that came in a request from a host, by the clusters alone; nil
+// when it is nobody's. An error says that nobody can tell, or may be asked.
 func (a *Authority) Token(ctx context.Context, token, host string) (*access.Identity, error) {
 	for _, c := range a.clusters {
-		id, _, err := c.token(ctx, token, host)
+		id, err := c.token(ctx, token, host)
 		if err != nil {
 			return nil, err
 		}
@@ -91,8 +91,8 @@ func (a *Authority) Token(ctx context.Context, token, host string) (*access.Iden
 	return nil, nil //nolint:nilnil // nobody is no error
 }
 
-// Known is the identity that stands for all that are equal to id: what is decided about one holds for
-// each.
+// Known is the identity that stands for all that are equal to id: what is decided about one holds
+// for each.
 func (a *Authority) Known(id *access.Identity) *access.Identity {
 	return a.callers.intern(id, time.Now())
 }

@@ -41,7 +41,6 @@ type reviewedTokens struct {
 type reviewedToken struct {
 	done  chan struct{}
 	id    *access.Identity
-	why   string
 	err   error
 	until time.Time
 	good  bool // the review before this one, or this one, named somebody
@@ -57,9 +56,9 @@ func newReviewedTokens() reviewedTokens {
 // errTooManyTokens refuses a token unseen.
 var errTooManyTokens = errors.New("too many unknown tokens come from this host")
 
-// token says whose a token is; nil when the cluster does not know it, and why. Callers with one
+// token says whose a token is; nil when the cluster does not know it. Callers with one
 // token wait for one review.
-func (c *cluster) token(ctx context.Context, token, host string) (*access.Identity, string, error) {
+func (c *cluster) token(ctx context.Context, token, host string) (*access.Identity, error) {
 	key := sha256.Sum256([]byte(token))
 	now := time.Now()
 	t := &c.tokens
@@ -69,7 +68,7 @@ func (c *cluster) token(ctx context.Context, token, host string) (*access.Identi
 		good := e != nil && e.good
 		if !good && !t.hosts.May(host, now) {
 			t.mu.Unlock()
-			return nil, "", errTooManyTokens
+			return nil, errTooManyTokens
 		}
 		if len(t.tokens) >= maxTokens {
 			t.shrink(now)
@@ -81,9 +80,9 @@ func (c *cluster) token(ctx context.Context, token, host string) (*access.Identi
 	t.mu.Unlock()
 	select {
 	case <-e.done:
-		return e.id, e.why, e.err
+		return e.id, e.err
 	case <-ctx.Done():
-		return nil, "", ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -101,13 +100,13 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	asked := time.Now()
-	id, why, err := c.askToken(ctx, e.good, token)
+	id, err := c.askToken(ctx, e.good, token)
 	if id != nil {
 		id.Cluster = c.name
 	}
 	c.tokens.mu.Lock()
 	defer c.tokens.mu.Unlock()
-	e.id, e.why, e.err, e.until = id, why, err, asked.Add(reviewedFor)
+	e.id, e.err, e.until = id, err, asked.Add(reviewedFor)
 	switch {
 	case err != nil:
 		e.until = time.Now().Add(failedFor)
@@ -120,7 +119,7 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 	close(e.done)
 }
 
-func (c *cluster) askToken(ctx context.Context, known bool, token string) (*access.Identity, string, error) {
+func (c *cluster) askToken(ctx context.Context, known bool, token string) (*access.Identity, error) {
 	places := c.tokens.unknown
 	if known {
 		places = c.tokens.known
@@ -129,14 +128,14 @@ func (c *cluster) askToken(ctx context.Context, known bool, token string) (*acce
 	case places <- struct{}{}:
 		defer func() { <-places }()
 	case <-ctx.Done():
-		return nil, "", errors.New("the cluster does not answer token reviews in time")
+		return nil, errors.New("the cluster does not answer token reviews in time")
 	}
-	id, why, err := c.reviews.ReviewToken(ctx, token, c.audience)
+	id, _, err := c.reviews.ReviewToken(ctx, token, c.audience)
 	c.metrics.reviewed("token", err, id != nil)
 	if err != nil {
-		return nil, "", fmt.Errorf("token review by cluster %s: %w", c.name, err)
+		return nil, fmt.Errorf("token review by cluster %s: %w", c.name, err)
 	}
-	return id, why, nil
+	return id, nil
 }
 
 // shrink makes room among the tokens: those that are over go, then those that nobody knows. t.mu is

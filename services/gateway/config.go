@@ -18,8 +18,8 @@ const DefaultListen = "127.0.0.1:7449"
 type Config struct {
 	// Listen is the address of the endpoint; [DefaultListen] when empty.
 	Listen string
-	// TLS of the endpoint; none without a CertFile. Client certificates are not asked for: they could
-	// not be passed on.
+	// TLS of the endpoint; none without a CertFile. Client certificates are not asked for: they
+	// could not be passed on.
 	TLS certs.Config
 	// Insecure permits an address beyond loopback without TLS.
 	Insecure bool
@@ -30,11 +30,12 @@ type Config struct {
 	// AllowAll answers everybody from the index, without asking the cluster who that is and what it
 	// may read: for an API server that lets everybody do everything.
 	AllowAll bool
-	// MaxAge is how long the index may have heard nothing of the API server, or the gateway nothing of
-	// the index, before reads go to the API server; 10 s when zero.
+	// MaxAge is how long the index may have heard nothing of the API server, or the gateway nothing
+	// of the index, before reads go to the API server; 10 s when zero.
 	MaxAge time.Duration
-	// ServeStale answers reads with the last known state while the API server cannot be reached, with
-	// a Warning header that tells its age, to callers who were permitted the same within the last hour.
+	// ServeStale answers reads with the last known state while the API server cannot be reached,
+	// with a Warning header that tells its age, to callers who were permitted the same within the
+	// last hour.
 	ServeStale bool
 	// WithoutManagedFields also answers from collections whose objects lack metadata.managedFields.
 	WithoutManagedFields bool

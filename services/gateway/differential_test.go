@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -115,7 +116,9 @@ func (w *world) write(ctx context.Context, rng *rand.Rand) {
 		default:
 			code, body = w.send(http.MethodPost, base, path, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"color":%q}},"data":{"v":"<&>\u00e4"}}`, name, colors[rng.IntN(len(colors))]), "application/json")
 		}
-		var o struct{ Metadata struct{ ResourceVersion string } }
+		var o struct {
+			Metadata struct{ ResourceVersion string }
+		}
 		if code < 300 && json.Unmarshal(body, &o) == nil {
 			if rv, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64); err == nil && rv > w.acked.Load() {
 				w.acked.Store(rv) // two writers may undo each other's: the bound is only lower then
@@ -198,10 +201,10 @@ func (w *world) list(rng *rand.Rand, path string, q url.Values) {
 	acked := w.acked.Load()
 	recent := false
 	if len(w.kept) > 0 && rng.IntN(3) == 0 {
-		path = w.kept[0]
+		var query string
+		path, query, _ = strings.Cut(w.kept[0], "?")
 		w.kept = w.kept[1:]
-		q, _ = url.ParseQuery(path[strings.Index(path, "?")+1:])
-		path = path[:strings.Index(path, "?")]
+		q, _ = url.ParseQuery(query)
 	} else {
 		switch rng.IntN(3) {
 		case 0:
@@ -238,10 +241,7 @@ func (w *world) list(rng *rand.Rand, path string, q url.Values) {
 		}
 		w.kept = append(w.kept, path+"?"+next.Encode())
 	}
-	exact := url.Values{}
-	for name, values := range q {
-		exact[name] = values
-	}
+	exact := maps.Clone(q)
 	if !exact.Has("continue") {
 		exact.Set("resourceVersion", mine.Metadata.ResourceVersion)
 		exact.Set("resourceVersionMatch", "Exact")
@@ -264,8 +264,8 @@ func (w *world) list(rng *rand.Rand, path string, q url.Values) {
 	}
 }
 
-// start is what a continue token says. An API server writes it with a slash in front where it answers
-// from its cache, and reads both.
+// start is what a continue token says. An API server writes it with a slash in front where it
+// answers from its cache, and reads both.
 func start(token string) string {
 	b, _ := base64.RawURLEncoding.DecodeString(token)
 	return strings.Replace(string(b), `"start":"/`, `"start":"`, 1)
@@ -321,9 +321,9 @@ func (w *world) watch(rng *rand.Rand, path string, q url.Values) {
 	}
 }
 
-// folded says how events are not those of the API server, or such in which changes of one object that
-// quickly follow each other are one. A creation that is folded has the object of a later change, and an
-// object that came back at once is deleted at the version before.
+// folded says how events are not those of the API server, or such in which changes of one object
+// that quickly follow each other are one. A creation that is folded has the object of a later
+// change, and an object that came back at once is deleted at the version before.
 func folded(mine, theirs []event) string {
 	type place struct {
 		key string

@@ -6,7 +6,7 @@
 //	              │              │                     │                      │
 //	              └──────────────┴─────────────────────┴──────────────────────┴──────────> API server
 //
-// Every step that is in doubt goes to the API server, whose answer is then the right one: what is
+// Every step that is unresolved goes to the API server, whose answer is then the right one: what is
 // refused is refused by it, in its words. The packages follow the way of a request: request parses,
 // mirror keeps the states and events of collections, answer writes them, forward passes on.
 package gateway

@@ -87,8 +87,8 @@ func (s *Service) attributes(read *request.Read) access.Attributes {
 	return a
 }
 
-// may asks for the right to all of the namespace first, which is what most have: one answer does for
-// all selectors.
+// may asks for the right to all of the namespace first, which is what most have: one answer does
+// for all selectors.
 func (s *Service) may(ctx context.Context, id *access.Identity, want access.Attributes) bool {
 	wide := want
 	wide.FieldSelector, wide.LabelSelector = "", ""

@@ -25,8 +25,8 @@ import (
 type Deps struct {
 	// Index answers for the cluster.
 	Index *client.Index
-	// Kube is the cluster, with the gateway's own credentials: it may list and watch what is mirrored,
-	// and review tokens and access.
+	// Kube is the cluster, with the gateway's own credentials: it may list and watch what is
+	// mirrored, and review tokens and access.
 	Kube *kube.Client
 	// Upstream is the cluster, for requests of others.
 	Upstream *kube.Upstream

@@ -59,7 +59,7 @@ func newUp(t *testing.T, kubeconfig string) *upTarget {
 		binary: build(t), dir: t.TempDir(), kubeconfig: kubeconfig, ports: map[string]string{}, processes: map[string]*process{},
 	}
 	names := []string{
-		"index", "queue", "reflector", "nats", "api",
+		"index", "queue", "reflector", "nats", "api", "gateway",
 		"index-admin", "queue-admin", "reflector-admin", "controllers-admin", "nodes-admin",
 	}
 	for i, port := range embeddedtest.Ports(t, len(names)) {
@@ -186,7 +186,7 @@ func (u *upTarget) upArgs() []string {
 		"--nats-listen", u.ports["nats"],
 		"--index-admin-listen", u.ports["index-admin"], "--queue-admin-listen", u.ports["queue-admin"],
 		"--reflector-admin-listen", u.ports["reflector-admin"], "--controllers-admin-listen", u.ports["controllers-admin"],
-		"--nodes-admin-listen", u.ports["nodes-admin"],
+		"--nodes-admin-listen", u.ports["nodes-admin"], "--gateway-listen", u.ports["gateway"], "--gateway-admin-listen", "off",
 	}
 	if u.apart != "" {
 		a = append(a, "--skip", u.apart)

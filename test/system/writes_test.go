@@ -61,7 +61,7 @@ const ownWriters = 24
 func readBack(t *testing.T, kubeconfig string, writes int) {
 	u := newUp(t, kubeconfig)
 	second := embeddedtest.Ports(t, 1)[0]
-	u.start(t, "up", append(u.upArgs(), "--skip", "reflector,indexer,controllers,nodes")...)
+	u.start(t, "up", append(u.upArgs(), "--skip", "reflector,indexer,controllers,nodes,gateway")...)
 	u.start(t, "indexer", u.serveArgs("indexer")...)
 	u.start(t, "indexer-2", append(u.serveArgs("indexer"), "--listen", second, "--admin-listen", "127.0.0.1:0")...)
 	reflector := func(name string) []string {

@@ -47,6 +47,15 @@ type Selector struct {
 
 func (s Selector) empty() bool { return s.label == nil && s.field == nil }
 
+// single reports whether one object at most can be selected, which is known by its key.
+func (s Selector) single() bool {
+	if s.field == nil || s.Namespace == "" && s.Resource.Namespaced {
+		return false
+	}
+	_, named := s.field.RequiresExactMatch("metadata.name")
+	return named
+}
+
 // Matches reports whether an object is selected.
 func (s Selector) Matches(o *store.Object) bool {
 	if s.Namespace != "" && o.Decoded.GetNamespace() != s.Namespace {

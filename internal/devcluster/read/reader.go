@@ -85,6 +85,9 @@ func Collect(snap *store.Tree, rv uint64, start string, o Options) Page {
 	if o.Selector.Namespace != "" {
 		prefix = o.Selector.Namespace + "/"
 	}
+	if o.Selector.single() && start == "" { // looked up by its key, as upstream: no page follows
+		o.limit = 0
+	}
 	from, full, rest := prefix+start, false, int64(0)
 	snap.AscendGreaterOrEqual(&store.Object{Key: from}, func(obj *store.Object) bool {
 		if !strings.HasPrefix(obj.Key, prefix) {

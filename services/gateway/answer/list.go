@@ -20,7 +20,8 @@ const (
 	chunk    = 64 << 10
 )
 
-// List writes a page of a view. More tells that the view has further ones: it must be kept for them.
+// List writes a page of a view. More tells that the view has further ones: it must be kept for
+// them.
 func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, version uint64) (more bool, err error) {
 	p := page{to: w, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
 	defer p.free()
@@ -86,8 +87,8 @@ func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, versio
 	return next != "", p.end()
 }
 
-// all are the objects of a request's namespace, behind its continue token. One that is chosen by its
-// name is looked up, and has no page behind it, as upstream.
+// all are the objects of a request's namespace, behind its continue token. One that is chosen by
+// its name is looked up, and has no page behind it, as upstream.
 func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
 	if name := r.Single(); name != "" && r.After == "" && (r.Namespace != "" || !r.Namespaced) {
 		key := name

@@ -26,8 +26,8 @@ type Watch struct {
 	View *mirror.View
 	// Events are read from here.
 	Events *mirror.Reader
-	// Marked returns once the state is recent enough for the end of the initial events to be marked;
-	// nil where that is not wanted.
+	// Marked returns once the state is recent enough for the end of the initial events to be
+	// marked; nil where that is not wanted.
 	Marked func(ctx context.Context) bool
 	// May is asked every now and then whether the watch goes on.
 	May func() bool
@@ -45,8 +45,8 @@ type Watch struct {
 const (
 	// leastTimeout bounds watches that name no timeout, to one or two times itself, as upstream.
 	leastTimeout = 30 * time.Minute
-	// bookmarkEvery is the time between bookmarks, and bookmarkBefore how long before its end a watch
-	// gets one, as upstream.
+	// bookmarkEvery is the time between bookmarks, and bookmarkBefore how long before its end a
+	// watch gets one, as upstream.
 	bookmarkEvery  = time.Minute
 	bookmarkBefore = 2 * time.Second
 	mayEvery       = 10 * time.Second
@@ -84,7 +84,7 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	ahead := w.lookAhead(ctx, timeout)
 	due := time.NewTimer(time.Hour)
 	due.Stop()
-	var owed func() (bool, error) // what is to be said as soon as a version can be told
+	var owed func() (bool, error) // what is to be said as soon as a version is known
 	for {
 		var err error
 		select {
@@ -128,8 +128,8 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	}
 }
 
-// lookAhead finds out, in time for the last bookmark, that a quiet collection has reached the version
-// behind which the watch began. Nil is never ready.
+// lookAhead finds out, in time for the last bookmark, that a quiet collection has reached the
+// version behind which the watch began. Nil is never ready.
 func (w *Watch) lookAhead(ctx context.Context, timeout time.Duration) <-chan struct{} {
 	if !w.Read.Bookmarks || w.Events.Behind() == 0 {
 		return nil
@@ -254,8 +254,9 @@ func (w *Watch) bookmark() (owed bool, err error) {
 	return false, w.mention(v.Revision, nil)
 }
 
-// level reads what has come, and returns the view that it leads to; nil where that is not known yet.
-// Nobody wakes a reader of one namespace for the others, so it may have something to pass over.
+// level reads what has come, and returns the view that it leads to; nil where that is not known
+// yet. Nobody wakes a reader of one namespace for the others, so it may have something to pass
+// over.
 func (w *Watch) level() (*mirror.View, error) {
 	v := w.Mirror.View()
 	if err := w.more(); err != nil || !w.Events.At(v) {

@@ -30,8 +30,8 @@ type Forwarder struct {
 // whether it did.
 type Unreachable func(w http.ResponseWriter, r *http.Request) bool
 
-// Listener returns what is to hear of the answer to a write before its sender does; nil where nobody
-// wants to. The request is the one that was passed on, at the path that it came with.
+// Listener returns what is to hear of the answer to a write before its sender does; nil where
+// nobody wants to. The request is the one that was passed on, at the path that it came with.
 type Listener func(r *http.Request, at *url.URL) func(Written)
 
 // New is a forwarder to an API server. Each of listener and unreachable may be nil.
@@ -72,7 +72,7 @@ func (f *Forwarder) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // what cannot be read is the API server's to refuse
 	p.SetXForwarded()
 	for name := range p.Out.Header {
-		if strings.HasPrefix(name, "X-Remote-") { // who says so is whoever signs the connection
+		if strings.HasPrefix(name, "X-Remote-") { // a client may not claim them
 			delete(p.Out.Header, name)
 		}
 	}

@@ -88,7 +88,7 @@ func (m *Mirror) short(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		version, ok := number(string(rv))
+		version, ok := number(rv)
 		if !ok {
 			return kube.ErrBadAnswer
 		}
@@ -100,8 +100,8 @@ func (m *Mirror) short(ctx context.Context) error {
 	}
 }
 
-// claim makes the latest view one of a later version: the API server has shown that nothing happened
-// behind shown up to there. What it has shown must be in the view.
+// claim makes the latest view one of a later version: the API server has shown that nothing
+// happened behind shown up to there. What it has shown must be in the view.
 func (m *Mirror) claim(ctx context.Context, shown, version uint64) {
 	if m.Reach(ctx, shown) == nil {
 		return

@@ -159,8 +159,7 @@ func (h *History) From(v *View, namespace string) *Reader {
 func (h *History) Behind(version uint64, namespace string) (*Reader, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := len(h.cuts) - 1; i >= 0; i-- {
-		c := h.cuts[i]
+	for _, c := range slices.Backward(h.cuts) {
 		if c.upper > version {
 			continue
 		}

@@ -20,8 +20,8 @@ type floor struct {
 	seen map[string]time.Time // UIDs whose deletion it has shown lately; guarded by mu
 }
 
-// deletionKept is how long a deletion is waited for, and how long one is remembered: the answer to who
-// deleted may come after the event.
+// deletionKept is how long a deletion is waited for, and how long one is remembered: the answer to
+// who deleted may come after the event.
 const deletionKept = 30 * time.Second
 
 const maxDeletions = 10_000
@@ -36,8 +36,8 @@ func (m *Mirror) Wrote(version uint64) {
 	}
 }
 
-// WroteSomething notes a write of which the version is not known, and returns once one is known that
-// is not lower. Where the API server does not say it, reads are held up until it does.
+// WroteSomething notes a write of which the version is not known, and returns once one is known
+// that is not lower. Where the API server does not say it, reads are held up until it does.
 func (m *Mirror) WroteSomething(ctx context.Context) {
 	m.floor.doubts.Add(1)
 	version, err := m.Recent(ctx)

@@ -93,7 +93,8 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// end ends the readers of what cannot be followed any more. The view stays, for lists that were begun.
+// end ends the readers of what cannot be followed any more. The view stays, for lists that were
+// begun.
 func (m *Mirror) end() {
 	if v := m.view.Load(); v != nil {
 		select {
@@ -117,13 +118,13 @@ type filling struct {
 	whole   bool     // the initial state is complete
 }
 
-// follow fills a mirror anew, and keeps it up to date until history is lost.
+// follow fills a mirror again, and keeps it up to date until history is lost.
 func (m *Mirror) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f := &filling{m: m, store: store.New(store.Options{RingBytes: maxBytes}), history: newHistory()}
 	o := client.WatchOptions{BookmarkEvery: bookmarkEvery, WhenSlow: client.SlowBootstrap, Log: m.log}
-	if v := m.view.Load(); v != nil { // in a later epoch versions may begin anew
+	if v := m.view.Load(); v != nil { // in a later epoch versions may be lower
 		o.AtLeast = client.Revision{Epoch: m.epoch.Load(), RV: formatted(v.Upper)}
 	}
 	for e, err := range m.index.Watch(ctx, m.collection, o) {

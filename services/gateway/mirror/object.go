@@ -37,7 +37,8 @@ func labelsOf(object []byte) (*store.Labels, error) {
 	return store.NewLabels(pairs), err
 }
 
-// Member is the value at a path of names in a JSON object, as it is written; nil where there is none.
+// Member is the value at a path of names in a JSON object, as it is written; nil where there is
+// none.
 func Member(object []byte, path ...string) []byte {
 	begin, end := Place(object, path...)
 	if begin == end {

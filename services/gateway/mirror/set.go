@@ -120,7 +120,7 @@ func (s *Set) Check() error {
 func (s *Set) Find(ctx context.Context, group, version, resource string) (m *Mirror, reason string) {
 	id := delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource}
 	s.mu.Lock()
-	if reason = s.unfit(id); reason != "" {
+	if reason = s.unsuitable(id); reason != "" {
 		s.mu.Unlock()
 		return nil, reason
 	}
@@ -184,8 +184,8 @@ func (s *Set) Written(group, resource string) (all []*Mirror) {
 	return all
 }
 
-// Last is the mirror of a resource with what was known of it last, whatever its age, and when the API
-// server was last heard; nil where nothing is known, or not all of it.
+// Last is the mirror of a resource with what was known of it last, whatever its age, and when the
+// API server was last heard; nil where nothing is known, or not all of it.
 func (s *Set) Last(group, version, resource string) (*Mirror, time.Time) {
 	id := delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource}
 	s.mu.Lock()
@@ -201,11 +201,11 @@ func (s *Set) Last(group, version, resource string) (*Mirror, time.Time) {
 func (s *Set) Fit(m *Mirror) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unfit(m.Resource.Collection(s.cfg.Cluster)) == "" && time.Since(m.Heard()) <= s.cfg.MaxAge
+	return s.unsuitable(m.Resource.Collection(s.cfg.Cluster)) == "" && time.Since(m.Heard()) <= s.cfg.MaxAge
 }
 
-// unfit says why a collection may not be answered from. s.mu is locked.
-func (s *Set) unfit(id delta.Collection) string {
+// unsuitable says why a collection may not be answered from. s.mu is locked.
+func (s *Set) unsuitable(id delta.Collection) string {
 	c := s.known[id]
 	switch reason := s.partial(id); {
 	case time.Since(s.polled) > s.cfg.MaxAge:

@@ -16,8 +16,8 @@ var selectable = map[Resource][]string{
 	},
 }
 
-// FieldPath is the names that lead to the value of a selectable field; false where the field is none
-// that is known here.
+// FieldPath is the names that lead to the value of a selectable field; false where the field is
+// none that is known here.
 func FieldPath(r Resource, field string) (path []string, ok bool) {
 	ok = field == "metadata.name" || field == "metadata.namespace"
 	for _, known := range selectable[r] {

@@ -65,8 +65,8 @@ type Read struct {
 	Fields               fields.Selector
 	LabelText, FieldText string
 
-	// Match and Version are how recent the answer must be. A watch begins behind Version where Match
-	// is Exact, and else with the state.
+	// Match and Version are how recent the answer must be. A watch begins behind Version where
+	// Match is Exact, and else with the state.
 	Match   Match
 	Version uint64
 	// Limit is the most objects of a page; 0 is no limit.

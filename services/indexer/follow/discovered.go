@@ -69,8 +69,8 @@ func (c *Collection) Dropped() []string {
 	return nil
 }
 
-// All reports whether the reflector's spec takes every object of the resource; false while nobody has
-// said.
+// All reports whether the reflector's spec takes every object of the resource; false while nobody
+// has said.
 func (c *Collection) All() bool { return c.known.all.Load() }
 
 // otherNames are what the resource is called beside its plural, if anybody has

@@ -25,6 +25,7 @@ const (
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
+	Kubectl           = "kubectl"
 	Kwok              = "kwok"
 )
 
@@ -130,6 +131,7 @@ func programs(v Versions) []program {
 		{APIServer, kubernetes + "/cmd/" + APIServer, ".", ldflags},
 		{ControllerManager, kubernetes + "/cmd/" + ControllerManager, ".", ldflags},
 		{Scheduler, kubernetes + "/cmd/" + Scheduler, ".", ldflags},
+		{Kubectl, kubernetes + "/cmd/" + Kubectl, ".", ldflags},
 		{Kwok, kwok + "/cmd/" + Kwok, "kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=" + v.Kwok},
 	}
 }
@@ -169,7 +171,7 @@ func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	if len(missing) == 0 {
 		return bin, nil
 	}
-	fmt.Fprintf(out, "building %d of 5 programs into %s; all of them take five to ten minutes on two cores\n", len(missing), bin)
+	fmt.Fprintf(out, "building %d of 6 programs into %s; all of them take five to ten minutes on two cores\n", len(missing), bin)
 	for _, p := range missing {
 		if err := p.build(ctx, m, bin, out); err != nil {
 			return "", err

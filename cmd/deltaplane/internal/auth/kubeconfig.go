@@ -1,17 +1,15 @@
 package auth
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // kubeconfig is the command "kubeconfig".
@@ -67,59 +65,20 @@ func (k *kubeconfig) make() ([]byte, error) {
 	if k.name != "" && k.name != "none" {
 		return nil, &cli.UsageError{Err: fmt.Errorf("--user %q: want none", k.name)}
 	}
-	out, err := k.read()
-	if err != nil {
-		return nil, err
-	}
 	if u.Scheme == "http" && k.name == "" {
 		return nil, &cli.UsageError{Err: fmt.Errorf("--server %q: clients of Kubernetes send no token without TLS: want https, or --user none", k.server)}
 	}
-	cluster := &clientcmdapi.Cluster{Server: k.server}
+	r := kube.Rewrite{Kubeconfig: k.source, Context: k.context, Server: k.server, NoUser: k.name == "none"}
 	if u.Scheme == "https" {
-		if cluster.CertificateAuthorityData, err = k.authority(); err != nil {
+		if r.CA, err = k.authority(); err != nil {
 			return nil, err
 		}
 	}
-	context := out.Contexts[out.CurrentContext]
-	context.Cluster = "deltaplane"
-	out.Clusters = map[string]*clientcmdapi.Cluster{context.Cluster: cluster}
-	made, err := clientcmd.Write(*out)
+	made, err := r.Make()
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: %w", err)}
 	}
 	return made, nil
-}
-
-// read is the kubeconfig with the one context, and its user.
-func (k *kubeconfig) read() (*clientcmdapi.Config, error) {
-	if k.name == "none" {
-		out := clientcmdapi.NewConfig()
-		out.CurrentContext = "deltaplane"
-		out.Contexts[out.CurrentContext] = &clientcmdapi.Context{}
-		return out, nil
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = k.source
-	out, err := rules.Load()
-	if err != nil {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: %w", err)}
-	}
-	if k.context != "" {
-		out.CurrentContext = k.context
-	}
-	if out.Contexts[out.CurrentContext] == nil {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--context: the kubeconfig has no context %q", out.CurrentContext)}
-	}
-	if err := errors.Join(clientcmdapi.MinifyConfig(out), clientcmd.ResolveLocalPaths(out)); err != nil {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: %w", err)}
-	}
-	for name, user := range out.AuthInfos {
-		if user.Token == "" && user.TokenFile == "" && user.Exec == nil && user.AuthProvider == nil {
-			return nil, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: user %q shows no bearer token, and the gateway can pass on nothing else", name)}
-		}
-		user.ClientCertificate, user.ClientCertificateData, user.ClientKey, user.ClientKeyData = "", nil, "", nil
-	}
-	return out, nil
 }
 
 // authority is the certificate of the authority; nothing where the host's authorities are meant.
