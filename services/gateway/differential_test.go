@@ -281,6 +281,11 @@ func (e event) key() string {
 	return fmt.Sprint(metadata["namespace"], "/", metadata["name"])
 }
 
+func (e event) uid() any {
+	metadata, _ := e.Object["metadata"].(map[string]any)
+	return metadata["uid"]
+}
+
 func (e event) version() uint64 {
 	metadata, _ := e.Object["metadata"].(map[string]any)
 	text, _ := metadata["resourceVersion"].(string)
@@ -352,7 +357,8 @@ func folded(mine, theirs []event) string {
 		switch {
 		case ok && (e.Type == "DELETED") != (o.Type == "DELETED"):
 			return fmt.Sprintf("%s at %d is %s, not %s", e.key(), e.version(), e.Type, o.Type)
-		case ok && !reflect.DeepEqual(e.Object, o.Object):
+		// What has left the selection is shown as it was before, which may be folded.
+		case ok && !reflect.DeepEqual(e.Object, o.Object) && (e.Type != "DELETED" || e.uid() != o.uid()):
 			return fmt.Sprintf("%s at %d is another object", e.key(), e.version())
 		case !ok && e.Type != "DELETED": // of one that came back
 			return fmt.Sprintf("%s has no version %d", e.key(), e.version())

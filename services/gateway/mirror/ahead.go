@@ -23,6 +23,8 @@ const (
 	// aheadWatch is how long one short watch lasts. An API server sends a bookmark before its end.
 	aheadWatch = 3 * time.Second
 	aheadRetry = time.Second
+	// aheadPause is between two lists of a small collection.
+	aheadPause = 100 * time.Millisecond
 	// aheadAfter is how long events are waited for: mostly they come.
 	aheadAfter = 20 * time.Millisecond
 )
@@ -68,11 +70,17 @@ func (m *Mirror) lookAhead(ctx context.Context) {
 	}
 }
 
-// short watches behind the latest view for a bookmark, and claims it.
+// short watches behind the latest view for a bookmark, and claims it. A small collection is listed
+// instead.
 func (m *Mirror) short(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*aheadWatch)
 	defer cancel()
 	v := m.view.Load()
+	if v.Len() <= small {
+		attempt.Sleep(ctx, aheadPause)
+		_, err := m.Recent(ctx)
+		return err
+	}
 	w, err := m.source.Watch(ctx, m.Resource.MetadataOnly(), kube.WatchOptions{RV: formatted(v.Revision), Timeout: aheadWatch})
 	if err != nil {
 		return err

@@ -44,8 +44,9 @@ type Mirror struct {
 	// misses of recent lists in a row, and until when they are not tried, in nanoseconds.
 	misses, missing atomic.Int64
 
-	mu   sync.Mutex      // guards kept, and who sets view
-	kept map[uint64]kept // by revision
+	mu    sync.Mutex      // guards what follows, and who sets view
+	kept  map[uint64]kept // by revision
+	proof *proof          // the latest
 }
 
 // New is the mirror of a collection; [Mirror.Run] fills it. What it asks the API server in the
@@ -273,7 +274,9 @@ func (f *filling) publish(revision, upper uint64) {
 	if was != nil && was.history == f.history && len(f.pending) == 0 && was.Revision >= revision {
 		return
 	}
-	m.set(&View{Snapshot: f.store.Snapshot(), Revision: revision, Upper: upper, history: f.history}, f.pending)
+	v := &View{Snapshot: f.store.Snapshot(), Revision: revision, Upper: upper, history: f.history}
+	m.proof.raises(v)
+	m.set(v, f.pending)
 	f.pending = nil
 }
 

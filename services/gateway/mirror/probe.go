@@ -67,10 +67,18 @@ func (p *prober) run() {
 	}
 }
 
+// small is how many objects a collection may have to be listed as a whole by a probe.
+const small = 100
+
 // ask reads the version of the most recent list of the same resource: others may be in an etcd of
-// their own.
+// their own. That of a small collection is read to its end: a view that is the same is known to be
+// the state at that version, although no event has said so.
 func (m *Mirror) ask(ctx context.Context) (uint64, error) {
-	page, err := m.source.List(ctx, m.Resource.MetadataOnly(), kube.ListOptions{Limit: 1})
+	limit := 1
+	if v := m.view.Load(); v != nil && v.Len() <= small {
+		limit = small + 1
+	}
+	page, err := m.source.List(ctx, m.Resource.MetadataOnly(), kube.ListOptions{Limit: limit})
 	if err != nil {
 		return 0, fmt.Errorf("gateway: the most recent version of %s: %w", m.collection, err)
 	}
@@ -78,7 +86,53 @@ func (m *Mirror) ask(ctx context.Context) (uint64, error) {
 	if !ok {
 		return 0, fmt.Errorf("%w: resource version %q", kube.ErrBadAnswer, page.RV)
 	}
+	if limit > 1 && page.Continue == "" {
+		m.prove(version, page.Items)
+	}
 	return version, nil
+}
+
+// proof is all that the API server had at a version.
+type proof struct {
+	version uint64
+	objects []proven
+}
+
+type proven struct{ key, uid, version string }
+
+// prove takes a whole list as proof of what the state at its version is: of the latest view, or of
+// the one that comes.
+func (m *Mirror) prove(version uint64, items [][]byte) {
+	p := &proof{version: version, objects: make([]proven, len(items))}
+	for i, item := range items {
+		metadata := Member(item, "metadata")
+		p.objects[i] = proven{string(kube.Key(item)), Text(metadata, "uid"), Text(metadata, "resourceVersion")}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proof == nil || m.proof.version < version {
+		m.proof = p
+	}
+	if was := m.view.Load(); was != nil {
+		if v := *was; p.raises(&v) {
+			m.set(&v, nil)
+		}
+	}
+}
+
+// raises makes a view one of the proof's version where it is the same state, and reports whether it
+// did.
+func (p *proof) raises(v *View) bool {
+	if p == nil || v.Upper > p.version || v.Revision >= p.version || v.Len() != len(p.objects) {
+		return false
+	}
+	for _, one := range p.objects {
+		if o := v.Get(one.key); o == nil || o.RV() != one.version || o.UID() != one.uid {
+			return false
+		}
+	}
+	v.Revision = p.version
+	return true
 }
 
 const (
