@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/deltaplane/deltaplane/bench/adopt"
 	"github.com/deltaplane/deltaplane/bench/agent"
+	"github.com/deltaplane/deltaplane/bench/gateway"
 	"github.com/deltaplane/deltaplane/bench/index"
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/bench/internal/plane"
@@ -23,6 +24,7 @@ func servants() map[string]harness.MakeServant {
 		"worker":    queue.WorkerChild,
 		"plane":     plane.PlaneServer,
 		"operator":  adopt.OperatorServer,
+		"gateway":   gateway.Server,
 		"runtime":   agent.RuntimeServer,
 		"agent":     agent.AgentServer,
 		"source":    system.SourceServer,

@@ -26,6 +26,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/adopt"
 	"github.com/deltaplane/deltaplane/bench/agent"
 	"github.com/deltaplane/deltaplane/bench/drive"
+	"github.com/deltaplane/deltaplane/bench/gateway"
 	"github.com/deltaplane/deltaplane/bench/index"
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/bench/logs"
@@ -57,5 +58,5 @@ func main() {
 
 // families lists what can be run.
 func families() []harness.Family {
-	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family()}
+	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family(), gateway.Family()}
 }

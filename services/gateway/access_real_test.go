@@ -166,7 +166,7 @@ func TestRealAWatchEndsWhenItsCallerMayNoMore(t *testing.T) {
 	began := time.Now()
 	r.ask(r.direct, http.MethodDelete, roleBindings+n.ns+"/rolebindings/view", "").Body.Close()
 	for {
-		if _, err := lines.ReadString('\n'); err == io.EOF { //nolint:errorlint // io.EOF as it is ends a body
+		if _, err := lines.ReadString('\n'); err == io.EOF {
 			break
 		} else if err != nil {
 			t.Fatal(err)

@@ -85,7 +85,7 @@ func (o options) run(ctx context.Context, fam Family, stdout, stderr io.Writer) 
 	defer func() { err = errors.Join(err, os.RemoveAll(b.Dir)) }()
 	b.Report = newReport(fam.Name, o)
 	if o.TLS {
-		if err := errors.Join(writeCertificate(b.Dir), os.Setenv(TLSFolder, b.Dir)); err != nil {
+		if err := errors.Join(WriteCertificate(b.Dir), os.Setenv(TLSFolder, b.Dir)); err != nil {
 			return err
 		}
 		b.Note("gRPC over TLS 1.3 between all processes, echoes too; NATS and Redis without")

@@ -19,8 +19,8 @@ import (
 // and the key of its gRPC servers are; without it there is no TLS.
 const TLSFolder = "DELTAPLANE_BENCH_TLS"
 
-// writeCertificate writes a certificate for loopback that signs itself, and its key, into a folder.
-func writeCertificate(dir string) error {
+// WriteCertificate writes a certificate for loopback that signs itself, and its key, into a folder.
+func WriteCertificate(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

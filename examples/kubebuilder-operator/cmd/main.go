@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 
+	examplev1 "example.com/kubebuilder-operator/api/v1"
+	"example.com/kubebuilder-operator/internal/controller"
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -18,9 +20,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	deltaplane "github.com/deltaplane/deltaplane/client/controllerruntime"
-
-	examplev1 "example.com/kubebuilder-operator/api/v1"
-	"example.com/kubebuilder-operator/internal/controller"
 )
 
 var (

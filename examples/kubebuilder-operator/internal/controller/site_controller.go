@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 
+	examplev1 "example.com/kubebuilder-operator/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,8 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	deltaplane "github.com/deltaplane/deltaplane/client/controllerruntime"
-
-	examplev1 "example.com/kubebuilder-operator/api/v1"
 )
 
 // finalizer keeps a Site until its page is archived.

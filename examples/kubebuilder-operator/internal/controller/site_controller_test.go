@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	examplev1 "example.com/kubebuilder-operator/api/v1"
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +22,6 @@ import (
 
 	deltaplane "github.com/deltaplane/deltaplane/client/controllerruntime"
 	dptest "github.com/deltaplane/deltaplane/client/testing"
-
-	examplev1 "example.com/kubebuilder-operator/api/v1"
 )
 
 func TestMain(m *testing.M) {

@@ -4,13 +4,12 @@ import (
 	"context"
 	"time"
 
+	examplev1 "example.com/kubebuilder-operator/api/v1"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	examplev1 "example.com/kubebuilder-operator/api/v1"
 )
 
 var _ = Describe("Site Controller", func() {
