@@ -61,10 +61,15 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) { f.proxy.
 
 // RoundTrip implements http.RoundTripper.
 func (f *Forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header.Get("Upgrade") != "" {
-		return f.up.Upgrades.RoundTrip(r)
+	if lasts(r) {
+		return f.up.Shared.RoundTrip(r)
 	}
-	return f.up.Transport.RoundTrip(r)
+	return f.up.Single.RoundTrip(r)
+}
+
+// lasts reports whether a request may take as long as its client wants.
+func lasts(r *http.Request) bool {
+	return r.Header.Get("Upgrade") == "" && (strings.Contains(r.URL.RawQuery, "watch") || strings.Contains(r.URL.RawQuery, "follow"))
 }
 
 func (f *Forwarder) rewrite(p *httputil.ProxyRequest) {
@@ -102,7 +107,7 @@ func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 // pool lends buffers for bodies.
 type pool struct{ p sync.Pool }
 
-const bufferSize = 32 << 10
+const bufferSize = 256 << 10
 
 func (p *pool) Get() []byte {
 	if b, ok := p.p.Get().(*[]byte); ok {
