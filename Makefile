@@ -215,7 +215,7 @@ controllerruntime-test: deps ## controller-runtime on Deltaplane, its suite of c
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
 KUBE := cd test/kube && go run ./cmd/kube
-.PHONY: kube kube-down kube-test kube-nodes kube-build
+.PHONY: kube kube-down kube-test kube-nodes kube-build gateway-test
 kube-build: ## compile its programs into the user's cache
 	@$(KUBE) build
 
@@ -251,6 +251,26 @@ containerd-deps:
 # With DELTAPLANE_KUBE=1 also below a real API server, which is built first.
 containerd-test: deps containerd-deps containerd ## the node agent's whole-system suite on real containers; needs Linux and root
 	go test -count=1 -timeout $(TIMEOUT) -parallel 3 ./test/node/...
+
+# Clients of others, for the test of the gateway: kubectl is built with the programs of test/kube.
+.PHONY: clients-deps
+clients-deps:
+	@missing=; /usr/bin/python3 -c 'import kubernetes' 2>/dev/null || missing=python3-kubernetes; \
+	command -v npm >/dev/null || missing="$$missing nodejs npm"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$missing"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } >/dev/null; \
+	fi
+	@mkdir -p .tmp/clients && cp test/clients/package.json .tmp/clients/
+	@[ -d .tmp/clients/node_modules/@kubernetes/client-node ] || { cd .tmp/clients && npm install --silent --no-audit --no-fund --no-package-lock; }
+
+gateway-test: deps clients-deps ## the gateway before a real API server: random reads beside it, callers, and clients of others
+	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
+	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
+	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig) DELTAPLANE_CLIENTS=1; \
+	export DELTAPLANE_KUBECTL=$$(cd test/kube && go run ./cmd/kube build)/kubectl; \
+	go test -count=1 -timeout $(TIMEOUT) -run 'Real' ./services/gateway; \
+	go test -count=1 -timeout $(TIMEOUT) -run 'RealClientsOfOthers' ./test/system
 
 # Each test has a cluster of its own; the one without nodes is for the test that brings its own kubelets.
 kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kube-controller-manager, on real API servers
