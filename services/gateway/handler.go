@@ -21,16 +21,20 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		verb = string(read.Verb)
 		reason = s.fromIndex(w, r, read)
 	}
-	if reason == "" {
-		s.metrics.answered.WithLabelValues(verb, "index", "").Inc()
-		return
+	if reason != "" {
+		s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
+		s.forward.ServeHTTP(w, r)
 	}
-	s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
-	s.forward.ServeHTTP(w, r)
 }
 
 // fromIndex answers a read from the index, or says why the API server must.
 func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *request.Read) (reason string) {
+	if read.Verb == request.Get && read.Match == request.Recent { // upstream reads it from etcd
+		return "recent"
+	}
+	if reason = s.set.Unsuitable(read.Group, read.Resource.Version, read.Resource.Name); reason != "" {
+		return reason
+	}
 	may, reason := s.permitted(r, read)
 	if reason != "" {
 		return reason
@@ -109,9 +113,6 @@ func recent(ctx context.Context, m *mirror.Mirror) (v *mirror.View, reason strin
 }
 
 func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror) (reason string) {
-	if read.Match == request.Recent { // upstream reads it from etcd
-		return "recent"
-	}
 	v, _, reason := state(r.Context(), m, read)
 	if v == nil {
 		return reason
@@ -120,6 +121,7 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 	if o == nil {
 		return "not found"
 	}
+	s.metrics.byIndex(read)
 	abort(answer.Object(w, read, o))
 	return ""
 }
@@ -136,9 +138,10 @@ func (s *Service) list(w http.ResponseWriter, r *http.Request, read *request.Rea
 	if v == nil {
 		return reason
 	}
+	s.metrics.byIndex(read)
 	more, err := answer.List(w, read, answer.KindOf(m), v, version)
 	if more {
-		m.Keep(v)
+		m.Keep(v, version)
 	}
 	abort(err)
 	return ""
@@ -179,6 +182,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, read *request.Re
 	if read.Initial {
 		one.Marked = func(ctx context.Context) bool { return marked(ctx, m, read) }
 	}
+	s.metrics.byIndex(read)
 	s.metrics.watches.Inc()
 	defer s.metrics.watches.Dec()
 	if err := one.Run(ctx, w); err != nil && ctx.Err() == nil {

@@ -4,11 +4,18 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
 type metrics struct {
 	answered *prometheus.CounterVec
 	watches  prometheus.Gauge
+}
+
+// byIndex counts a read that the index answers.
+func (m *metrics) byIndex(read *request.Read) {
+	m.answered.WithLabelValues(string(read.Verb), "index", "").Inc()
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {

@@ -24,7 +24,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	m, at := s.set.Last(read.Group, read.Resource.Version, read.Resource.Name)
-	if m == nil || !fits(m, read) {
+	if m == nil || at.IsZero() || !fits(m, read) {
 		return false
 	}
 	read.Namespaced = m.Resource.Namespaced
@@ -46,7 +46,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Warning", warning)
 	more, err := answer.List(w, read, answer.KindOf(m), v, v.Revision)
 	if more {
-		m.Keep(v)
+		m.Keep(v, v.Revision)
 	}
 	abort(err)
 	return true

@@ -58,6 +58,8 @@ func (q *Reader) List(ctx context.Context, r *kinds.Resource, o Options) (Page, 
 		if tok.RV != latest {
 			at = uint64(tok.RV)
 		}
+	} else if o.version == "0" { // upstream's cache, which any version is of, has no pages
+		o.limit = 0
 	} else if o.RV > 0 {
 		if err := q.Reached(ctx, o.RV); err != nil {
 			return Page{}, err

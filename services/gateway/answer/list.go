@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
@@ -163,6 +164,8 @@ func (p *page) flush(more bool) {
 			p.to.Header().Set("Content-Length", strconv.Itoa(len(*p.buffer)))
 		}
 	}
+	// Where there are no deadlines, none is needed.
+	_ = http.NewResponseController(p.to).SetWriteDeadline(time.Now().Add(writeTimeout))
 	var to io.Writer = p.to
 	if p.packed != nil {
 		to = p.packed

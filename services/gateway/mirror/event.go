@@ -33,6 +33,8 @@ type History struct {
 	// Ended is closed when no event follows any more: history was lost.
 	Ended chan struct{}
 
+	epoch uint64 // of its versions
+
 	mu      sync.RWMutex
 	events  []*Event // guarded by mu, as what follows
 	first   uint64   // number of events[0]

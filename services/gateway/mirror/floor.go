@@ -41,18 +41,31 @@ func (m *Mirror) Wrote(version uint64) {
 func (m *Mirror) WroteSomething(ctx context.Context) {
 	m.floor.doubts.Add(1)
 	version, err := m.Recent(ctx)
-	if err == nil {
-		m.Wrote(version)
-		m.floor.doubts.Add(-1)
+	if err != nil {
+		go m.resolve(version, err)
 		return
 	}
-	go func() {
-		for err != nil && attempt.Sleep(m.life, time.Second) {
-			version, err = m.Recent(m.life)
-		}
-		m.Wrote(version)
-		m.floor.doubts.Add(-1)
-	}()
+	m.resolve(version, nil)
+}
+
+// resolve ends a doubt by a version that is not lower than what was written, and asks until the API
+// server says one.
+func (m *Mirror) resolve(version uint64, err error) {
+	for err != nil && attempt.Sleep(m.life, time.Second) {
+		version, err = m.Recent(m.life)
+	}
+	m.Wrote(version)
+	m.floor.doubts.Add(-1)
+}
+
+// forget drops what is known by versions that mean nothing any more.
+func (f *floor) forget() {
+	f.version.Store(0)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.gone)
+	clear(f.seen)
+	f.waiting.Store(0)
 }
 
 // Deleted notes that the object with a UID is gone: reads wait until the index has said so.

@@ -178,9 +178,30 @@ func (f *filling) take(e client.Event) error {
 	if !ok || !known || upper > revision || f.last > revision {
 		return nil // not an exact state
 	}
-	f.m.epoch.Store(e.Revision.Epoch)
+	f.m.enter(e.Revision.Epoch)
+	if f.history.epoch == 0 { // a later epoch has a history of its own
+		f.history.epoch = e.Revision.Epoch
+	}
 	f.publish(revision, upper)
 	return nil
+}
+
+// enter begins an epoch: what is known by versions of the one before means nothing in it. What was
+// written meanwhile is in the version that the API server tells.
+func (m *Mirror) enter(epoch uint64) {
+	m.mu.Lock()
+	was := m.epoch.Swap(epoch)
+	if was == 0 || was == epoch {
+		m.mu.Unlock()
+		return
+	}
+	clear(m.kept)
+	m.proof = nil
+	m.floor.forget()
+	m.mu.Unlock()
+	m.log.Info("a new epoch begins", slog.Uint64("epoch", epoch))
+	m.floor.doubts.Add(1)
+	go m.resolve(m.Recent(m.life))
 }
 
 func (f *filling) object(o client.Object) (*store.Object, error) {

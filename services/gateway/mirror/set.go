@@ -115,6 +115,14 @@ func (s *Set) Check() error {
 	return nil
 }
 
+// Unsuitable says in a word why a resource may not be answered from the index now; empty when it
+// may.
+func (s *Set) Unsuitable(group, version, resource string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unsuitable(delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource})
+}
+
 // Find is the mirror of a resource, with a view of it. Where there is none that may be answered
 // from, the reason says why, in one of few words.
 func (s *Set) Find(ctx context.Context, group, version, resource string) (m *Mirror, reason string) {

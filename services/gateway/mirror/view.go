@@ -53,18 +53,21 @@ type kept struct {
 	until time.Time
 }
 
-// Keep keeps a view for further pages of a list.
-func (m *Mirror) Keep(v *View) {
+// Keep keeps a view for further pages of a list at a version.
+func (m *Mirror) Keep(v *View, version uint64) {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kept[v.Revision] = kept{v, now.Add(keptFor)}
+	if v.history.epoch != m.epoch.Load() {
+		return // its versions mean nothing any more
+	}
+	m.kept[version] = kept{v, now.Add(keptFor)}
 	var oldest uint64
-	for version, k := range m.kept {
+	for at, k := range m.kept {
 		if now.After(k.until) {
-			delete(m.kept, version)
+			delete(m.kept, at)
 		} else if oldest == 0 || k.until.Before(m.kept[oldest].until) {
-			oldest = version
+			oldest = at
 		}
 	}
 	if len(m.kept) > maxKept {
