@@ -32,7 +32,7 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *reques
 	if read.Verb == request.Get && read.Match == request.Recent { // upstream reads it from etcd
 		return "recent"
 	}
-	if reason = s.set.Unsuitable(read.Group, read.Resource.Version, read.Resource.Name); reason != "" {
+	if reason = s.set.Unsuitable(r.Context(), read.Group, read.Resource.Version, read.Resource.Name); reason != "" {
 		return reason
 	}
 	may, reason := s.permitted(r, read)

@@ -39,7 +39,7 @@ func cacheSource() upstream.Source {
 func TestPkgCache(t *testing.T) {
 	needsPrograms(t)
 	program := upstream.Compile(t, cacheSource(), "caches")
-	for _, kind := range []string{"local", "remote"} {
+	for _, kind := range []string{"local", "remote", "gateway"} {
 		t.Run(kind, func(t *testing.T) {
 			suite{program: program, dir: "caches", list: "testdata/" + kind + ".txt", env: []string{"DELTAPLANE_CACHE=" + kind}}.run(t)
 		})

@@ -70,6 +70,9 @@ func (s suite) run(t *testing.T) {
 	j := judge{list: s.list, excuses: excused(t, s.list), seen: map[string]bool{}}
 	e := newEnvironment(t)
 	swaps := filepath.Join(t.TempDir(), "swaps")
+	if slices.Contains(s.env, "DELTAPLANE_CACHE=gateway") {
+		e.kubeconfig = e.gateway
+	}
 	s.env = slices.Concat(os.Environ(), e.variables(), s.env, []string{"DELTAPLANE_SWAPS=" + swaps, "TMPDIR=" + t.TempDir()}) // envtest leaves files
 	s.specs(t, &j)
 	s.functions(t, &j)

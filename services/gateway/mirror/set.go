@@ -33,6 +33,7 @@ type Set struct {
 	kube  *kube.Client
 	log   *slog.Logger
 	life  context.Context //nolint:containedctx // of the mirrors
+	first chan struct{}   // closed when the index has answered once
 
 	mu      sync.Mutex
 	known   map[delta.Collection]client.CollectionStatus // guarded by mu, as what follows
@@ -53,7 +54,7 @@ type opened struct {
 // NewSet is a set whose mirrors end with ctx. [Set.Run] keeps it up to date.
 func NewSet(ctx context.Context, cfg Config, index *client.Index, kc *kube.Client, log *slog.Logger) *Set {
 	return &Set{
-		cfg: cfg, index: index, kube: kc, log: log, life: ctx,
+		cfg: cfg, index: index, kube: kc, log: log, life: ctx, first: make(chan struct{}),
 		known: map[delta.Collection]client.CollectionStatus{}, mirrors: map[delta.Collection]*opened{},
 	}
 }
@@ -93,6 +94,9 @@ func (s *Set) poll(ctx context.Context) {
 			s.known[delta.Collection{Cluster: c.Cluster, Group: c.Group, Version: c.Version, Resource: c.Resource}] = c
 		}
 	}
+	if s.polled.IsZero() {
+		close(s.first)
+	}
 	s.polled = began
 	for id, o := range s.mirrors {
 		if _, ok := s.known[id]; !ok {
@@ -116,8 +120,14 @@ func (s *Set) Check() error {
 }
 
 // Unsuitable says in a word why a resource may not be answered from the index now; empty when it
-// may.
-func (s *Set) Unsuitable(group, version, resource string) string {
+// may. At the start it waits a moment for the index: a watch that is forwarded stays at the API
+// server.
+func (s *Set) Unsuitable(ctx context.Context, group, version, resource string) string {
+	select {
+	case <-s.first:
+	case <-ctx.Done():
+	case <-time.After(openWait):
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unsuitable(delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource})

@@ -79,6 +79,12 @@ func count() error {
 
 // NewCache is cache.New.
 func NewCache(cfg *rest.Config, o cache.Options) (cache.Cache, error) {
+	if os.Getenv("DELTAPLANE_CACHE") == "gateway" { // the cache is controller-runtime's own, and the server the gateway
+		if err := count(); err != nil {
+			return nil, err
+		}
+		return cache.New(cfg, o)
+	}
 	op, err := operator(nil)
 	if err != nil {
 		return nil, err
