@@ -5,10 +5,13 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
@@ -24,68 +27,73 @@ const (
 // List writes a page of a view. More tells that the view has further ones: it must be kept for
 // them.
 func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, version uint64) (more bool, err error) {
+	objects, meta := choice(r, v, version)
+	if r.Form == request.MetadataProtobuf {
+		return meta.Continue != "", listProtobuf(w, r, objects, meta)
+	}
 	p := page{to: w, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
 	defer p.free()
-	head := func(next string, remaining int64) {
-		kind, apiVersion := k.ListKind, k.APIVersion
-		if r.Form == request.Metadata {
-			kind, apiVersion = partialKind+"List", partialVersion
-		}
-		p.text(`{"kind":`, string(quoted(kind)), `,"apiVersion":`, string(quoted(apiVersion)), `,"metadata":{"resourceVersion":"`, strconv.FormatUint(version, 10), `"`)
-		if next != "" {
-			p.text(`,"continue":`, string(quoted(next)))
-		}
-		if remaining > 0 {
-			p.text(`,"remainingItemCount":`, strconv.FormatInt(remaining, 10))
-		}
-		p.text(`},"items":[`)
+	kind, apiVersion := k.ListKind, k.APIVersion
+	if r.Form == request.Metadata {
+		kind, apiVersion = partialKind+"List", partialVersion
 	}
-	header(w)
-	objects := all(v, r)
-	c := choose(r)
-	if r.Limit == 0 {
-		head("", 0)
-		n := 0
-		for o := range objects {
-			if c.takes(o) {
-				if err := p.item(&k, o, r.Form, n); err != nil {
-					return false, err
-				}
-				n++
-			}
-		}
-		return false, p.end()
+	p.text(`{"kind":`, string(quoted(kind)), `,"apiVersion":`, string(quoted(apiVersion)), `,"metadata":{"resourceVersion":"`, meta.ResourceVersion, `"`)
+	if meta.Continue != "" {
+		p.text(`,"continue":`, string(quoted(meta.Continue)))
 	}
-	// What follows the page stands before its items.
-	var items []*store.Object
-	next, remaining := "", int64(0)
+	if meta.RemainingItemCount != nil {
+		p.text(`,"remainingItemCount":`, strconv.FormatInt(*meta.RemainingItemCount, 10))
+	}
+	p.text(`},"items":[`)
+	header(w, r.Form)
+	n := 0
 	for o := range objects {
-		switch {
-		case int64(len(items)) < r.Limit && c.takes(o):
-			items = append(items, o)
-		case int64(len(items)) < r.Limit:
-		case next == "":
-			last := items[len(items)-1].Key()
-			if r.Namespace != "" {
-				last = strings.TrimPrefix(last, r.Namespace+"/")
-			}
-			next = request.Token(last, version)
-			remaining = 1
-		default:
-			remaining++
-		}
-		if next != "" && c != nil {
-			remaining = 0 // who chooses is not told how many follow
-			break
-		}
-	}
-	head(next, remaining)
-	for n, o := range items {
 		if err := p.item(&k, o, r.Form, n); err != nil {
 			return false, err
 		}
+		n++
 	}
-	return next != "", p.end()
+	return meta.Continue != "", p.end()
+}
+
+// choice are the objects of a page, and what is said of it.
+func choice(r *request.Read, v *mirror.View, version uint64) (iter.Seq[*store.Object], metav1.ListMeta) {
+	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}
+	c := choose(r)
+	if r.Limit == 0 {
+		return func(yield func(*store.Object) bool) {
+			for o := range all(v, r) {
+				if c.takes(o) && !yield(o) {
+					return
+				}
+			}
+		}, meta
+	}
+	var items []*store.Object
+	remaining := int64(0)
+	for o := range all(v, r) {
+		switch full := int64(len(items)) == r.Limit; {
+		case !full && c.takes(o):
+			items = append(items, o)
+		case full:
+			remaining++
+		}
+		if remaining > 0 && c != nil { // who chooses is not told how many follow
+			break
+		}
+	}
+	if remaining == 0 {
+		return slices.Values(items), meta
+	}
+	last := items[len(items)-1].Key()
+	if r.Namespace != "" {
+		last = strings.TrimPrefix(last, r.Namespace+"/")
+	}
+	meta.Continue = request.Token(last, version)
+	if c == nil {
+		meta.RemainingItemCount = &remaining
+	}
+	return slices.Values(items), meta
 }
 
 // all are the objects of a request's namespace, behind its continue token. One that is chosen by
@@ -177,6 +185,11 @@ func (p *page) flush(more bool) {
 func (p *page) end() error {
 	p.text("]}\n")
 	p.flush(false)
+	return p.close()
+}
+
+// close ends what is compressed.
+func (p *page) close() error {
 	if p.packed != nil && p.err == nil {
 		p.err = p.packed.Close()
 	}

@@ -40,8 +40,11 @@ func quoted(s string) []byte {
 
 // appendObject appends an object in a form.
 func appendObject(b []byte, o *store.Object, form request.Form) ([]byte, error) {
-	if form == request.Full {
+	switch form {
+	case request.Full:
 		return o.AppendPayload(b)
+	case request.MetadataProtobuf:
+		return appendPartial(b, o, 0)
 	}
 	payload, err := o.Payload()
 	if err != nil {
@@ -69,6 +72,9 @@ func (k *Kind) appendItem(b []byte, o *store.Object, form request.Form) ([]byte,
 
 // appendVersioned appends an object at another resource version: one that has left a selection.
 func appendVersioned(b []byte, o *store.Object, form request.Form, version uint64) ([]byte, error) {
+	if form == request.MetadataProtobuf {
+		return appendPartial(b, o, version)
+	}
 	begin := len(b)
 	b, err := appendObject(b, o, form)
 	if err != nil {
@@ -88,7 +94,7 @@ func Object(w http.ResponseWriter, r *request.Read, o *store.Object) error {
 	if err != nil {
 		return err
 	}
-	header(w)
+	header(w, r.Form)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, err = w.Write(body)
 	return err
@@ -98,8 +104,11 @@ func Object(w http.ResponseWriter, r *request.Read, o *store.Object) error {
 const ServedBy = "X-Deltaplane-Served-By"
 
 // header is that of every answer, as API servers have it.
-func header(w http.ResponseWriter) {
+func header(w http.ResponseWriter, form request.Form) {
 	w.Header().Set("Content-Type", "application/json")
+	if form == request.MetadataProtobuf {
+		w.Header().Set("Content-Type", protobufType)
+	}
 	w.Header().Set(ServedBy, "index")
 	w.Header().Set("Cache-Control", "no-cache, private")
 }

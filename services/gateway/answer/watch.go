@@ -63,7 +63,10 @@ const (
 func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	defer w.Events.Close()
 	w.out, w.control, w.choose = out, http.NewResponseController(out), choose(w.Read)
-	header(out)
+	header(out, w.Read.Form)
+	if w.Read.Form == request.MetadataProtobuf {
+		out.Header().Set("Content-Type", protobufType+";stream=watch")
+	}
 	out.WriteHeader(http.StatusOK)
 	if err := w.initial(); err != nil {
 		return err
@@ -231,6 +234,14 @@ func (w *Watch) object(kind watch.EventType, o *store.Object) error {
 }
 
 func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error)) (err error) {
+	if w.Read.Form == request.MetadataProtobuf {
+		o, err := object(nil)
+		if err != nil {
+			return fmt.Errorf("gateway: an object cannot be read: %w", err)
+		}
+		w.buffer = appendEvent(w.buffer, kind, o)
+		return nil
+	}
 	w.buffer = append(w.buffer, `{"type":"`...)
 	w.buffer = append(w.buffer, kind...)
 	w.buffer = append(w.buffer, `","object":`...)
@@ -283,6 +294,9 @@ func (w *Watch) mention(version uint64, annotations map[string]string) error {
 		m.TypeMeta = metav1.TypeMeta{Kind: partialKind, APIVersion: partialVersion}
 	}
 	err := w.frame(watch.Bookmark, func(b []byte) ([]byte, error) {
+		if w.Read.Form == request.MetadataProtobuf {
+			return appendEnvelope(b, partialVersion, partialKind, &m)
+		}
 		text, err := json.Marshal(m)
 		return append(b, text...), err
 	})
@@ -300,6 +314,9 @@ func (w *Watch) expire() {
 		Message: fmt.Sprintf("too old resource version: what was deleted behind %d is not known", w.sent),
 	}
 	_ = w.frame(watch.Error, func(b []byte) ([]byte, error) {
+		if w.Read.Form == request.MetadataProtobuf {
+			return appendEnvelope(b, "v1", "Status", &status)
+		}
 		text, err := json.Marshal(status)
 		return append(b, text...), err
 	})

@@ -11,12 +11,14 @@ import (
 // Form is how objects are written.
 type Form uint8
 
-// The forms, both in JSON.
+// The forms: the first two are JSON.
 const (
 	// Full is the objects as they are.
 	Full Form = iota
 	// Metadata is them as PartialObjectMetadata.
 	Metadata
+	// MetadataProtobuf is PartialObjectMetadata in protobuf.
+	MetadataProtobuf
 )
 
 const metaGroup = "meta.k8s.io"
@@ -30,7 +32,7 @@ type clause struct {
 
 // negotiate chooses the form that a client accepts in JSON; false where an API server might choose
 // another encoding, or one that is not made here. A client that prefers protobuf and takes JSON of
-// the same form gets JSON.
+// the same form gets JSON. Metadata are made in protobuf too.
 func negotiate(h http.Header, v Verb) (Form, bool) {
 	accept := strings.Join(h.Values("Accept"), ",")
 	if accept == "" {
@@ -49,8 +51,13 @@ func negotiate(h http.Header, v Verb) (Form, bool) {
 			return form, true
 		}
 	}
+	if want == Metadata && slices.ContainsFunc(clauses, func(c clause) bool { form, ok := c.form(v); return ok && form == want && c.kind == protobuf }) {
+		return MetadataProtobuf, true
+	}
 	return Full, false
 }
+
+const protobuf = "application/vnd.kubernetes.protobuf"
 
 // parseAccept reads the clauses by weight, the heaviest first. Weights of zero are left to the API
 // server.

@@ -138,7 +138,8 @@ func TestTheFormThatIsAcceptedIsChosen(t *testing.T) {
 		proto + meta + "," + js + meta: {request.Metadata, true},
 		proto + meta + "," + js + meta + "," + js: {request.Metadata, true},
 		proto:                                {},
-		proto + meta + "," + js:              {}, // what is preferred is made of metadata alone
+		proto + meta:                         {request.MetadataProtobuf, true},
+		proto + meta + "," + js:              {request.MetadataProtobuf, true},
 		js + table + "," + js:                {}, // kubectl
 		js + ";q=0.5," + js + table:          {},
 		js + table + ";q=0.5," + js:          {request.Full, true},

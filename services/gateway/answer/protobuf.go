@@ -1,0 +1,107 @@
+package answer
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/gateway/mirror"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
+)
+
+// Metadata in protobuf, as API servers write it: an envelope that names the type before the
+// message, and in a watch the length before each event.
+
+const (
+	protobufType = "application/vnd.kubernetes.protobuf"
+	magic        = "k8s\x00"
+)
+
+// partial is the metadata of an object, at another version where one is given.
+func partial(o *store.Object, version uint64) (*metav1.PartialObjectMetadata, error) {
+	payload, err := o.Payload()
+	if err != nil {
+		return nil, err
+	}
+	m := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(mirror.Member(payload, "metadata"), &m.ObjectMeta); err != nil {
+		return nil, fmt.Errorf("gateway: metadata of %s: %w", o.Key(), err)
+	}
+	if version > 0 {
+		m.ResourceVersion = strconv.FormatUint(version, 10)
+	}
+	return m, nil
+}
+
+// message is one of the messages of Kubernetes.
+type message interface{ Marshal() ([]byte, error) }
+
+// appendEnvelope appends a message with its type.
+func appendEnvelope(b []byte, apiVersion, kind string, m message) ([]byte, error) {
+	raw, err := m.Marshal()
+	if err != nil {
+		return b, err
+	}
+	return appendRaw(b, apiVersion, kind, raw), nil
+}
+
+func appendRaw(b []byte, apiVersion, kind string, raw []byte) []byte {
+	const typeMeta, rawField, contentEncoding, contentType = 1, 2, 3, 4
+	meta := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), apiVersion)
+	meta = protowire.AppendString(protowire.AppendTag(meta, 2, protowire.BytesType), kind)
+	b = append(b, magic...)
+	b = protowire.AppendBytes(protowire.AppendTag(b, typeMeta, protowire.BytesType), meta)
+	b = protowire.AppendBytes(protowire.AppendTag(b, rawField, protowire.BytesType), raw)
+	b = protowire.AppendString(protowire.AppendTag(b, contentEncoding, protowire.BytesType), "")
+	return protowire.AppendString(protowire.AppendTag(b, contentType, protowire.BytesType), "")
+}
+
+// appendPartial appends the metadata of an object.
+func appendPartial(b []byte, o *store.Object, version uint64) ([]byte, error) {
+	m, err := partial(o, version)
+	if err != nil {
+		return b, err
+	}
+	return appendEnvelope(b, partialVersion, partialKind, m)
+}
+
+// appendEvent appends an event of a watch.
+func appendEvent(b []byte, kind watch.EventType, object []byte) []byte {
+	raw := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), object)
+	event := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), string(kind))
+	event = protowire.AppendBytes(protowire.AppendTag(event, 2, protowire.BytesType), raw)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(event))) //nolint:gosec // objects are smaller
+	return append(b, event...)
+}
+
+// listProtobuf writes a page of metadata. Its length stands before it, so it is made as a whole.
+func listProtobuf(w http.ResponseWriter, r *request.Read, objects iter.Seq[*store.Object], meta metav1.ListMeta) error {
+	raw, err := meta.Marshal()
+	if err != nil {
+		return err
+	}
+	list := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), raw)
+	for o := range objects {
+		m, err := partial(o, 0)
+		if err == nil {
+			raw, err = m.Marshal()
+		}
+		if err != nil {
+			return err
+		}
+		list = protowire.AppendBytes(protowire.AppendTag(list, 2, protowire.BytesType), raw)
+	}
+	header(w, r.Form)
+	p := page{to: w, gzip: r.Gzip, buffer: new([]byte)}
+	*p.buffer = appendRaw(nil, partialVersion, partialKind+"List", list)
+	p.flush(false)
+	return p.close()
+}
