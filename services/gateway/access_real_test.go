@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/gateway/answer"
 )
 
@@ -29,7 +33,7 @@ func (r *rig) tenant() *tenant {
 		`{"metadata":{"name":"view"},"rules":[{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["configmaps"]}]}`)
 	n.bind()
 	var made struct{ Status struct{ Token string } }
-	n.must2(json.Unmarshal(n.create("/api/v1/namespaces/"+n.ns+"/serviceaccounts/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`), &made))
+	n.ok(json.Unmarshal(n.create("/api/v1/namespaces/"+n.ns+"/serviceaccounts/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`), &made))
 	n.token = made.Status.Token
 	n.create("/api/v1/namespaces/"+n.ns+"/configmaps", `{"metadata":{"name":"a"}}`)
 	return n
@@ -53,7 +57,7 @@ func (n *tenant) create(path, body string, args ...any) []byte {
 	return raw
 }
 
-func (n *tenant) must2(err error) {
+func (n *tenant) ok(err error) {
 	n.t.Helper()
 	if err != nil {
 		n.t.Fatal(err)
@@ -175,5 +179,49 @@ func TestRealAWatchEndsWhenItsCallerMayNoMore(t *testing.T) {
 	t.Logf("the watch ended %v after its binding", time.Since(began).Round(time.Millisecond))
 	if by, code, _ := r.read("/api/v1/namespaces/"+n.ns+"/configmaps"+any0, "Authorization", "Bearer "+n.token); by != "" || code != 403 {
 		t.Errorf("a list after that is answered by %q with %d", by, code)
+	}
+}
+
+// The roles that are shipped are all that a gateway's own credentials need.
+func TestRealTheRolesOfAGatewayAreEnough(t *testing.T) {
+	t.Parallel()
+	r, file := realServer(t)
+	name := fmt.Sprintf("gateway-%d", time.Now().UnixNano()%1e9)
+	n := &tenant{rig: r, ns: "default"}
+	n.create("/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":%q}}`, name)
+	roles, err := os.ReadFile("../../deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.SplitSeq(string(roles), "\n---\n") {
+		for _, role := range []string{"deltaplane-authority", "deltaplane-gateway"} {
+			if !strings.Contains(text, "name: "+role+"\n") {
+				continue
+			}
+			resp := r.ask(r.direct, http.MethodPatch, "/apis/rbac.authorization.k8s.io/v1/clusterroles/"+role+"?fieldManager=test&force=true", text, "Content-Type", "application/apply-patch+yaml")
+			_ = resp.Body.Close()
+			if resp.StatusCode >= http.StatusMultipleChoices {
+				t.Fatalf("%s: %s", role, resp.Status)
+			}
+			n.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},
+				"subjects":[{"kind":"ServiceAccount","namespace":"default","name":%q}]}`, name+"-"+role, role, name)
+		}
+	}
+	var made struct{ Status struct{ Token string } }
+	n.ok(json.Unmarshal(n.create("/api/v1/namespaces/default/serviceaccounts/"+name+"/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`), &made))
+	rc, err := clientcmd.BuildConfigFromFlags("", file)
+	n.ok(err)
+	rc.BearerToken = made.Status.Token
+	r.own, err = kube.New(rc, kube.Config{})
+	n.ok(err)
+	t.Cleanup(r.own.Close)
+	r.start(kube.Config{Kubeconfig: file}, nil)
+	for _, path := range []string{"/api/v1/configmaps", "/api/v1/pods", "/apis/apps/v1/deployments", "/apis/batch/v1/jobs"} {
+		r.mirrored(path)
+	}
+	c := r.tenant()
+	auth := []string{"Authorization", "Bearer " + c.token}
+	if by, code, body := r.read("/api/v1/namespaces/"+c.ns+"/configmaps", auth...); by != "index" || code != 200 {
+		t.Errorf("a recent list of a caller is answered by %q with %d: %.300s", by, code, body)
 	}
 }

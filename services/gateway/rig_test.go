@@ -38,6 +38,7 @@ type rig struct {
 	kube        *kube.Client
 	index       *client.Index
 	svc         *gateway.Service
+	own         *kube.Client // of the gateway; that of the rig where it is nil
 	stopGateway func()
 	gather      func() map[string]float64
 }
@@ -46,7 +47,8 @@ type rig struct {
 func onDevCluster(t *testing.T, change func(*gateway.Config)) *rig {
 	t.Helper()
 	c := devclustertest.Start(t, devcluster.Config{FreshTimeout: 100 * time.Millisecond, BookmarkEvery: time.Second})
-	return newRig(t, kube.Config{URL: c.URL()}, c.URL(), plain(t), func(cfg *gateway.Config) {
+	r := &rig{t: t, direct: c.URL(), api: plain(t)}
+	return r.start(kube.Config{URL: c.URL()}, func(cfg *gateway.Config) {
 		cfg.AllowAll = true
 		if change != nil {
 			change(cfg)
@@ -57,7 +59,14 @@ func onDevCluster(t *testing.T, change func(*gateway.Config)) *rig {
 // onRealServer is one before the API server of DELTAPLANE_KUBECONFIG.
 func onRealServer(t *testing.T, change func(*gateway.Config)) *rig {
 	t.Helper()
-	file := os.Getenv("DELTAPLANE_KUBECONFIG")
+	r, file := realServer(t)
+	return r.start(kube.Config{Kubeconfig: file}, change)
+}
+
+// realServer is that API server, before anything is started, and its kubeconfig.
+func realServer(t *testing.T) (r *rig, file string) {
+	t.Helper()
+	file = os.Getenv("DELTAPLANE_KUBECONFIG")
 	if file == "" {
 		t.Skip("DELTAPLANE_KUBECONFIG is not set: `make kube` starts a real API server and prints one")
 	}
@@ -71,7 +80,7 @@ func onRealServer(t *testing.T, change func(*gateway.Config)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(hc.Transport) })
-	return newRig(t, kube.Config{Kubeconfig: file}, rc.Host, hc, change)
+	return &rig{t: t, direct: rc.Host, api: hc}, file
 }
 
 // plain is a client without credentials.
@@ -82,9 +91,10 @@ func plain(t *testing.T) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-func newRig(t *testing.T, source kube.Config, direct string, api *http.Client, change func(*gateway.Config)) *rig {
+// start starts what stands behind a gateway, and the gateway.
+func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
+	t := r.t
 	t.Helper()
-	r := &rig{t: t, direct: direct, api: api}
 	var err error
 	if r.kube, err = kube.Load(source); err != nil {
 		t.Fatal(err)
@@ -117,7 +127,10 @@ func newRig(t *testing.T, source kube.Config, direct string, api *http.Client, c
 	}
 	tel := quiet(t, "gateway")
 	r.gather = func() map[string]float64 { return answered(t, tel) }
-	if r.svc, err = gateway.New(cfg, gateway.Deps{Index: r.index, Kube: r.kube, Upstream: upstream}, tel); err != nil {
+	if r.own == nil {
+		r.own = r.kube
+	}
+	if r.svc, err = gateway.New(cfg, gateway.Deps{Index: r.index, Kube: r.own, Upstream: upstream}, tel); err != nil {
 		t.Fatal(err)
 	}
 	r.stopGateway = run(t, "gateway", r.svc.Run)

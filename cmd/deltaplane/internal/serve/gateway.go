@@ -47,9 +47,8 @@ line of its kubeconfig, which "deltaplane kubeconfig" writes: the API server the
 watch of each resource, however many clients there are.
 
 Callers show the API server's own tokens. The cluster says whose they are and what they may
-read, by TokenReview and SubjectAccessReview: the gateway's own credentials need the rights
-of the ClusterRole system:auth-delegator, to list and watch what is mirrored, and to watch
-roles and their bindings. Who is not known, or may not, is refused by the API server itself.
+read, by TokenReview and SubjectAccessReview: the gateway's own credentials need the
+ClusterRoles deltaplane-authority and deltaplane-gateway of deploy/rbac.yaml. Who is not known, or may not, is refused by the API server itself.
 Client certificates cannot be passed on. With --api-url everybody may read everything.
 
 Collections that lack something are not answered from: mirror them without selectors and
