@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -122,6 +121,7 @@ type page struct {
 	gzip   bool
 	packed *gzip.Writer // nil until it is used
 	begun  bool
+	until  deadline
 	buffer *[]byte
 	err    error
 }
@@ -172,8 +172,7 @@ func (p *page) flush(more bool) {
 			p.to.Header().Set("Content-Length", strconv.Itoa(len(*p.buffer)))
 		}
 	}
-	// Where there are no deadlines, none is needed.
-	_ = http.NewResponseController(p.to).SetWriteDeadline(time.Now().Add(writeTimeout))
+	p.until.extend(http.NewResponseController(p.to))
 	var to io.Writer = p.to
 	if p.packed != nil {
 		to = p.packed

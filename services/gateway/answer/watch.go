@@ -37,6 +37,7 @@ type Watch struct {
 	out     http.ResponseWriter
 	control *http.ResponseController
 	choose  *chooser
+	until   deadline
 	buffer  []byte
 	events  []*mirror.Event
 	sent    uint64 // the version that was sent last
@@ -50,9 +51,7 @@ const (
 	bookmarkEvery  = time.Minute
 	bookmarkBefore = 2 * time.Second
 	mayEvery       = 10 * time.Second
-	// writeTimeout is how long a reader may take for what is sent at once.
-	writeTimeout = time.Minute
-	readAtOnce   = 256
+	readAtOnce     = 256
 	// aheadTakes is about how long it takes to find out that nothing has happened.
 	aheadTakes = 3 * time.Second
 	// settle is how long a view takes to follow its events.
@@ -324,7 +323,7 @@ func (w *Watch) expire() {
 }
 
 func (w *Watch) write() error {
-	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // where there are none, none is needed
+	w.until.extend(w.control)
 	_, err := w.out.Write(w.buffer)
 	w.buffer = w.buffer[:0]
 	if cap(w.buffer) > 2*chunk { // most watches are idle
