@@ -201,7 +201,7 @@ func (m *Mirror) enter(epoch uint64) {
 	m.mu.Unlock()
 	m.log.Info("a new epoch begins", slog.Uint64("epoch", epoch))
 	m.floor.doubts.Add(1)
-	go m.resolve(m.Recent(m.life))
+	go func() { m.resolve(m.Recent(m.life)) }()
 }
 
 func (f *filling) object(o client.Object) (*store.Object, error) {

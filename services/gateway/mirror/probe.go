@@ -123,7 +123,7 @@ func (m *Mirror) prove(version uint64, items [][]byte) {
 // raises makes a view one of the proof's version where it is the same state, and reports whether it
 // did.
 func (p *proof) raises(v *View) bool {
-	if p == nil || v.Upper > p.version || v.Revision >= p.version || v.Len() != len(p.objects) {
+	if p == nil || v.Revision >= p.version || v.Len() != len(p.objects) {
 		return false
 	}
 	for _, one := range p.objects {
