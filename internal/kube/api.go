@@ -28,8 +28,7 @@ type (
 	Updater interface {
 		Update(ctx context.Context, ref Ref, body []byte, o WriteOptions) ([]byte, error)
 	}
-	// Patcher changes an object or its status. UID and resource version in a patch are
-	// preconditions.
+	// Patcher changes an object or its status. UID and resource version in a patch are preconditions.
 	Patcher interface {
 		Patch(ctx context.Context, ref Ref, t PatchType, patch []byte, o WriteOptions) ([]byte, error)
 	}

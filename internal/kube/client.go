@@ -31,8 +31,8 @@ type Config struct {
 	URL string
 	// InCluster uses the service account of the pod this runs in.
 	InCluster bool
-	// QPS and Burst limit the requests this client sends, lists, watches and writes alike; 0 means
-	// no limit. Burst defaults to 2*QPS.
+	// QPS and Burst limit the requests this client sends, lists, watches and writes alike; 0 means no
+	// limit. Burst defaults to 2*QPS.
 	QPS   float64
 	Burst int
 	// UserAgent of the requests; default "deltaplane".

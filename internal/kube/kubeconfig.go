@@ -25,7 +25,7 @@ type Rewrite struct {
 // ErrNoToken says that a user shows no bearer token, and so nothing that can be passed on.
 var ErrNoToken = errors.New("the user shows no bearer token")
 
-// name is that of the cluster in a kubeconfig that was rewritten.
+// rewrittenName is that of the cluster in a kubeconfig that was rewritten.
 const rewrittenName = "deltaplane"
 
 // Make returns the kubeconfig.

@@ -87,8 +87,8 @@ type WatchOptions struct {
 	// bookmark of which [InitialEnd] is true, then what changes. A server that cannot answers 422,
 	// one that does not know the parameters may leave the bookmark out.
 	Initial bool
-	// Timeout after which the server closes the watch; sent in whole seconds. One that a server
-	// that hangs has not closed by then and a tenth (at least a second) more fails with
+	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that
+	// hangs has not closed by then and a tenth (at least a second) more fails with
 	// [context.DeadlineExceeded].
 	Timeout time.Duration
 }

@@ -17,8 +17,8 @@ import (
 type StatusError struct {
 	// Verb and Path of the request.
 	Verb, Path string
-	// Code is the HTTP status, Reason the machine-readable reason such as "AlreadyExists", empty
-	// when the answer was no Status.
+	// Code is the HTTP status, Reason the machine-readable reason such as "AlreadyExists", empty when
+	// the answer was no Status.
 	Code    int
 	Reason  string
 	Message string

@@ -36,8 +36,8 @@ type WriteOptions struct {
 	DryRun bool
 	// Force lets an ApplyPatch take over fields of other managers.
 	Force bool
-	// Strict refuses fields that the resource does not have, and repeated ones; else the server
-	// drops them.
+	// Strict refuses fields that the resource does not have, and repeated ones; else the server drops
+	// them.
 	Strict bool
 }
 
