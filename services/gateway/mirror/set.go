@@ -265,6 +265,7 @@ func (s *Set) open(ctx context.Context, id delta.Collection, name string, o *ope
 	o.mirror, o.err, o.at = m, err, time.Now()
 	close(o.done)
 	if err != nil {
+		o.stop()
 		s.log.Warn("a collection is not answered from the index", slog.String(telemetry.KeyCollection, name), telemetry.Err(err))
 		return
 	}
