@@ -2,9 +2,7 @@ package forward
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -86,21 +84,15 @@ func (f *Forwarder) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// refuse says that the API server cannot be reached.
+// refuse says, as API servers refuse, that the API server cannot be reached.
 func refuse(w http.ResponseWriter) {
-	Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the API server cannot be reached")
-}
-
-// Refuse answers with a status, as API servers refuse.
-func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	body, _ := json.Marshal(metav1.Status{ //nolint:errchkjson // texts and numbers
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Message: message, Reason: reason, Code: int32(code), //nolint:gosec // of HTTP
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Message: "the API server cannot be reached", Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
 	})
 	w.Header().Set("Content-Type", "application/json")
-	if code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
-	}
-	w.WriteHeader(code)
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = w.Write(append(body, '\n')) // the client is gone otherwise
 }
 
@@ -137,7 +129,7 @@ func (f *Forwarder) note(resp *http.Response, listener Listener) error {
 		return nil
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil {
 		wrote(Written{}) // it may have been done
 		return err
 	}

@@ -2,12 +2,13 @@ package forward
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"mime"
 	"strconv"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/deltaplane/deltaplane/services/gateway/mirror"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Written is what the answer to a write says. Its zero value says nothing.
@@ -22,93 +23,59 @@ type Written struct {
 
 func readWritten(contentType string, body []byte) Written {
 	kind, _, err := mime.ParseMediaType(contentType)
+	var what string
+	var object metav1.PartialObjectMetadata // all objects have their metadata where it has
+	var status metav1.Status
+	switch {
+	case err != nil:
+	case kind == "application/json":
+		if err = json.Unmarshal(body, &object); err == nil {
+			if what = object.Kind; what == statusKind {
+				err = json.Unmarshal(body, &status)
+			}
+		}
+	case kind == runtime.ContentTypeProtobuf:
+		what, err = readProtobuf(body, &object, &status)
+	default:
+		return Written{}
+	}
 	switch {
 	case err != nil:
 		return Written{}
-	case kind == "application/json":
-		return readJSON(body)
-	case kind == "application/vnd.kubernetes.protobuf":
-		return readProtobuf(body)
+	case what != statusKind:
+		return ofObject(&object.ObjectMeta)
+	case status.Details == nil:
+		return Written{}
 	}
-	return Written{}
+	uid := string(status.Details.UID)
+	return Written{UID: uid, Gone: uid != ""}
 }
 
-func readJSON(body []byte) (w Written) {
-	body = bytes.TrimSpace(body)
-	if mirror.Text(body, "kind") == "Status" {
-		w.UID = mirror.Text(body, "details", "uid")
-		w.Gone = w.UID != ""
-		return w
-	}
-	metadata := mirror.Member(body, "metadata")
-	w.Version, _ = strconv.ParseUint(mirror.Text(metadata, "resourceVersion"), 10, 63) // none is zero
-	w.UID = mirror.Text(metadata, "uid")
-	grace := string(mirror.Member(metadata, "deletionGracePeriodSeconds"))
-	finalizers := bytes.TrimSpace(mirror.Member(metadata, "finalizers"))
-	w.Gone = (grace == "" || grace == "0") && len(finalizers) <= len("[]")
-	return w
+const statusKind = "Status"
+
+// ofObject is what an object says. Neither a grace period nor a finalizer keeps one that is gone.
+func ofObject(m *metav1.ObjectMeta) Written {
+	version, _ := strconv.ParseUint(m.ResourceVersion, 10, 63) // none is zero
+	kept := m.DeletionGracePeriodSeconds != nil && *m.DeletionGracePeriodSeconds > 0 || len(m.Finalizers) > 0
+	return Written{Version: version, UID: string(m.UID), Gone: m.UID != "" && !kept}
 }
 
-// The numbers of fields, of runtime.Unknown, ObjectMeta, Status and StatusDetails.
-const (
-	unknownType, unknownRaw                     = 1, 2
-	typeKind                                    = 2
-	objectMeta                                  = 1
-	metaUID, metaVersion, metaGrace, metaFinals = 5, 6, 10, 14
-	statusDetails, detailsUID                   = 5, 6
+var (
+	magic      = []byte("k8s\x00")
+	errNoMagic = errors.New("gateway: the answer is no protobuf of Kubernetes")
 )
 
-var magic = []byte("k8s\x00")
-
-func readProtobuf(body []byte) (w Written) {
+func readProtobuf(body []byte, object *metav1.PartialObjectMetadata, status *metav1.Status) (kind string, err error) {
 	body, ok := bytes.CutPrefix(body, magic)
 	if !ok {
-		return w
+		return "", errNoMagic
 	}
-	raw := field(body, unknownRaw)
-	if string(field(field(body, unknownType), typeKind)) == "Status" {
-		w.UID = string(field(field(raw, statusDetails), detailsUID))
-		w.Gone = w.UID != ""
-		return w
+	var u runtime.Unknown
+	if err := u.Unmarshal(body); err != nil {
+		return "", err
 	}
-	meta := field(raw, objectMeta)
-	w.Version, _ = strconv.ParseUint(string(field(meta, metaVersion)), 10, 63) // none is zero
-	w.UID = string(field(meta, metaUID))
-	w.Gone = number(meta, metaGrace) == 0 && field(meta, metaFinals) == nil
-	return w
-}
-
-// field is the last value of a field of bytes; nil where there is none, or no message.
-func field(message []byte, want protowire.Number) (value []byte) {
-	each(message, func(n protowire.Number, t protowire.Type, v []byte) {
-		if b, size := protowire.ConsumeBytes(v); n == want && t == protowire.BytesType && size >= 0 {
-			value = b
-		}
-	})
-	return value
-}
-
-func number(message []byte, want protowire.Number) (value uint64) {
-	each(message, func(n protowire.Number, t protowire.Type, v []byte) {
-		if u, size := protowire.ConsumeVarint(v); n == want && t == protowire.VarintType && size >= 0 {
-			value = u
-		}
-	})
-	return value
-}
-
-func each(message []byte, fn func(protowire.Number, protowire.Type, []byte)) {
-	for len(message) > 0 {
-		n, t, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return
-		}
-		message = message[size:]
-		size = protowire.ConsumeFieldValue(n, t, message)
-		if size < 0 {
-			return
-		}
-		fn(n, t, message[:size])
-		message = message[size:]
+	if u.Kind == statusKind {
+		return u.Kind, status.Unmarshal(u.Raw)
 	}
+	return u.Kind, object.Unmarshal(u.Raw)
 }
