@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
@@ -107,7 +109,7 @@ const ServedBy = "X-Deltaplane-Served-By"
 func header(w http.ResponseWriter, form request.Form) {
 	w.Header().Set("Content-Type", "application/json")
 	if form == request.MetadataProtobuf {
-		w.Header().Set("Content-Type", protobufType)
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	}
 	w.Header().Set(ServedBy, "index")
 	w.Header().Set("Cache-Control", "no-cache, private")

@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/deltaplane/deltaplane/core/store"
@@ -20,10 +20,7 @@ import (
 // Metadata in protobuf, as API servers write it: an envelope that names the type before the
 // message, and in a watch the length before each event.
 
-const (
-	protobufType = "application/vnd.kubernetes.protobuf"
-	magic        = "k8s\x00"
-)
+const magic = "k8s\x00"
 
 // partial is the metadata of an object, at another version where one is given.
 func partial(o *store.Object, version uint64) (*metav1.PartialObjectMetadata, error) {
@@ -50,18 +47,11 @@ func appendEnvelope(b []byte, apiVersion, kind string, m message) ([]byte, error
 	if err != nil {
 		return b, err
 	}
-	return appendRaw(b, apiVersion, kind, raw), nil
-}
-
-func appendRaw(b []byte, apiVersion, kind string, raw []byte) []byte {
-	const typeMeta, rawField, contentEncoding, contentType = 1, 2, 3, 4
-	meta := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), apiVersion)
-	meta = protowire.AppendString(protowire.AppendTag(meta, 2, protowire.BytesType), kind)
-	b = append(b, magic...)
-	b = protowire.AppendBytes(protowire.AppendTag(b, typeMeta, protowire.BytesType), meta)
-	b = protowire.AppendBytes(protowire.AppendTag(b, rawField, protowire.BytesType), raw)
-	b = protowire.AppendString(protowire.AppendTag(b, contentEncoding, protowire.BytesType), "")
-	return protowire.AppendString(protowire.AppendTag(b, contentType, protowire.BytesType), "")
+	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: raw}
+	if raw, err = u.Marshal(); err != nil {
+		return b, err
+	}
+	return append(append(b, magic...), raw...), nil
 }
 
 // appendPartial appends the metadata of an object.
@@ -74,34 +64,31 @@ func appendPartial(b []byte, o *store.Object, version uint64) ([]byte, error) {
 }
 
 // appendEvent appends an event of a watch.
-func appendEvent(b []byte, kind watch.EventType, object []byte) []byte {
-	raw := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), object)
-	event := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), string(kind))
-	event = protowire.AppendBytes(protowire.AppendTag(event, 2, protowire.BytesType), raw)
+func appendEvent(b []byte, kind watch.EventType, object []byte) ([]byte, error) {
+	event, err := (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}).Marshal()
+	if err != nil {
+		return b, err
+	}
 	b = binary.BigEndian.AppendUint32(b, uint32(len(event))) //nolint:gosec // objects are smaller
-	return append(b, event...)
+	return append(b, event...), nil
 }
 
 // listProtobuf writes a page of metadata. Its length stands before it, so it is made as a whole.
 func listProtobuf(w http.ResponseWriter, r *request.Read, objects iter.Seq[*store.Object], meta metav1.ListMeta) error {
-	raw, err := meta.Marshal()
-	if err != nil {
-		return err
-	}
-	list := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), raw)
+	list := metav1.PartialObjectMetadataList{ListMeta: meta}
 	for o := range objects {
 		m, err := partial(o, 0)
-		if err == nil {
-			raw, err = m.Marshal()
-		}
 		if err != nil {
 			return err
 		}
-		list = protowire.AppendBytes(protowire.AppendTag(list, 2, protowire.BytesType), raw)
+		list.Items = append(list.Items, *m)
+	}
+	body, err := appendEnvelope(nil, partialVersion, partialKind+"List", &list)
+	if err != nil {
+		return err
 	}
 	header(w, r.Form)
-	p := page{to: w, gzip: r.Gzip, buffer: new([]byte)}
-	*p.buffer = appendRaw(nil, partialVersion, partialKind+"List", list)
+	p := page{to: w, gzip: r.Gzip, buffer: &body}
 	p.flush(false)
 	return p.close()
 }

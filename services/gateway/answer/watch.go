@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/deltaplane/deltaplane/core/store"
@@ -64,7 +65,7 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	w.out, w.control, w.choose = out, http.NewResponseController(out), choose(w.Read)
 	header(out, w.Read.Form)
 	if w.Read.Form == request.MetadataProtobuf {
-		out.Header().Set("Content-Type", protobufType+";stream=watch")
+		out.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	}
 	out.WriteHeader(http.StatusOK)
 	if err := w.initial(); err != nil {
@@ -174,11 +175,6 @@ func (w *Watch) initial() error {
 			if err := w.frame(watch.Added, func(b []byte) ([]byte, error) { return appendObject(b, o, w.Read.Form) }); err != nil {
 				return err
 			}
-			if len(w.buffer) > chunk {
-				if err := w.write(); err != nil {
-					return err
-				}
-			}
 		}
 	}
 	return w.flush()
@@ -194,11 +190,6 @@ func (w *Watch) more() error {
 	for _, e := range events {
 		if err := w.event(e); err != nil {
 			return err
-		}
-		if len(w.buffer) > chunk {
-			if err := w.write(); err != nil {
-				return err
-			}
 		}
 	}
 	clear(events)
@@ -238,8 +229,10 @@ func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error))
 		if err != nil {
 			return fmt.Errorf("gateway: an object cannot be read: %w", err)
 		}
-		w.buffer = appendEvent(w.buffer, kind, o)
-		return nil
+		if w.buffer, err = appendEvent(w.buffer, kind, o); err != nil {
+			return err
+		}
+		return w.overflow()
 	}
 	w.buffer = append(w.buffer, `{"type":"`...)
 	w.buffer = append(w.buffer, kind...)
@@ -248,7 +241,15 @@ func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error))
 		return fmt.Errorf("gateway: an object cannot be read: %w", err)
 	}
 	w.buffer = append(w.buffer, "}\n"...)
-	return nil
+	return w.overflow()
+}
+
+// overflow writes what has become much.
+func (w *Watch) overflow() error {
+	if len(w.buffer) <= chunk {
+		return nil
+	}
+	return w.write()
 }
 
 // bookmark says how far the watch is, where the client wants that, and reports whether it is owed

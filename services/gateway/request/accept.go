@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Form is how objects are written.
@@ -51,13 +53,14 @@ func negotiate(h http.Header, v Verb) (Form, bool) {
 			return form, true
 		}
 	}
-	if want == Metadata && slices.ContainsFunc(clauses, func(c clause) bool { form, ok := c.form(v); return ok && form == want && c.kind == protobuf }) {
+	if want == Metadata && slices.ContainsFunc(clauses, func(c clause) bool {
+		form, ok := c.form(v)
+		return ok && form == want && c.kind == runtime.ContentTypeProtobuf
+	}) {
 		return MetadataProtobuf, true
 	}
 	return Full, false
 }
-
-const protobuf = "application/vnd.kubernetes.protobuf"
 
 // parseAccept reads the clauses by weight, the heaviest first. Weights of zero are left to the API
 // server.
