@@ -225,11 +225,16 @@ kube: ## build and start a real API server with nodes; prints its kubeconfig
 kube-down: ## stop it
 	@$(KUBE) down
 
-# A cluster that ran before stays; one started here is stopped again. DELTAPLANE_WRITES=10000 reads more writes back.
+# A cluster that ran before stays; one started here is stopped again.
+define ON_KUBE
+set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
+[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; };
+endef
+
+# DELTAPLANE_WRITES=10000 reads more writes back.
 kube-test: PKG := ./test/api/... ./test/system/... ./services/controllers ./services/reflector ./services/indexer ./internal/authority
 kube-test: deps ## API conformance and whole-system suite on a real API server
-	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
-	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
+	@$(ON_KUBE) \
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
 	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
 	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' $(PKG)
@@ -265,8 +270,7 @@ clients-deps:
 	@[ -d .tmp/clients/node_modules/@kubernetes/client-node ] || { cd .tmp/clients && npm install --silent --no-audit --no-fund --no-package-lock; }
 
 gateway-test: deps clients-deps ## the gateway before a real API server: random reads beside it, callers, and clients of others
-	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
-	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
+	@$(ON_KUBE) \
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig) DELTAPLANE_CLIENTS=1; \
 	export DELTAPLANE_KUBECTL=$$(cd test/kube && go run ./cmd/kube build)/kubectl; \
 	go test -count=1 -timeout $(TIMEOUT) -run 'Real' ./services/gateway; \
