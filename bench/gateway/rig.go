@@ -19,6 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/bench/internal/population"
 	"github.com/deltaplane/deltaplane/bench/internal/system"
+	served "github.com/deltaplane/deltaplane/services/gateway/answer"
 )
 
 const (
@@ -162,7 +163,7 @@ func get(ctx context.Context, hc *http.Client, url string, gzip bool) (answer, e
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: %s", url, resp.Status)
 	}
-	return answer{resp.Header.Get("X-Deltaplane-Served-By"), n}, err
+	return answer{resp.Header.Get(served.ServedBy), n}, err
 }
 
 // processCPU is what a process has used.

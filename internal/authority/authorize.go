@@ -78,9 +78,9 @@ func (a *Authority) reviewed(ctx context.Context, token string) (*access.Identit
 
 // Token is whose a bearer token is that came in a request from a host, by the clusters alone; nil
 // when it is nobody's. An error says that nobody can tell, or may be asked.
-func (a *Authority) Token(ctx context.Context, token, host string) (*access.Identity, error) {
+func (a *Authority) Token(ctx context.Context, token, address string) (*access.Identity, error) {
 	for _, c := range a.clusters {
-		id, err := c.token(ctx, token, host)
+		id, err := c.token(ctx, token, hostOf(address))
 		if err != nil {
 			return nil, err
 		}

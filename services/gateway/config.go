@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/certs"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
@@ -52,11 +53,11 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	faults := []error{c.Admin.Validate()}
-	host, _, err := net.SplitHostPort(c.Listen)
+	_, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case err != nil:
 		faults = append(faults, fmt.Errorf("gateway: listen %q: %w", c.Listen, err))
-	case c.TLS.CertFile == "" && !c.Insecure && !loopback(host):
+	case c.TLS.CertFile == "" && !c.Insecure && !rpc.Loopback(c.Listen):
 		faults = append(faults, fmt.Errorf("gateway: listen %q can be reached by others: it needs TLS, or to be permitted as insecure", c.Listen))
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
@@ -69,9 +70,4 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("gateway: max age %v: want at least 1s", c.MaxAge))
 	}
 	return errors.Join(faults...)
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -117,20 +117,13 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 	if v == nil {
 		return reason
 	}
-	o := v.Get(key(read))
+	o := v.Get(read.Key())
 	if o == nil {
 		return "not found"
 	}
 	s.metrics.byIndex(read)
 	abort(answer.Object(w, read, o))
 	return ""
-}
-
-func key(read *request.Read) string {
-	if read.Namespace == "" {
-		return read.Name
-	}
-	return read.Namespace + "/" + read.Name
 }
 
 func (s *Service) list(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror) (reason string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -34,7 +33,7 @@ func (s *Service) permitted(r *http.Request, read *request.Read) (may func(conte
 	}
 	want := s.attributes(read)
 	may = func(ctx context.Context) bool {
-		id, err := s.authority.Token(ctx, token, host(r.RemoteAddr))
+		id, err := s.authority.Token(ctx, token, r.RemoteAddr)
 		if err != nil || id == nil {
 			return false
 		}
@@ -63,13 +62,6 @@ func bearer(h http.Header) (string, bool) {
 	}
 	scheme, token, ok := strings.Cut(strings.TrimSpace(values[0]), " ")
 	return token, ok && strings.EqualFold(scheme, "bearer") && token != "" && !strings.Contains(token, " ")
-}
-
-func host(address string) string {
-	if h, _, err := net.SplitHostPort(address); err == nil {
-		return h
-	}
-	return address
 }
 
 // attributes are what a read wants to do, as an API server understands its request.

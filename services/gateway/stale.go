@@ -35,7 +35,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 	age := time.Since(at).Round(time.Second)
 	warning := fmt.Sprintf(`299 - "the API server cannot be reached: this is the state of %v ago"`, age)
 	if read.Verb == request.Get {
-		o := v.Get(key(read))
+		o := v.Get(read.Key())
 		if o == nil {
 			return false
 		}

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
 )
 
 // counted counts who answers watches and lists of pods.
@@ -33,7 +35,7 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	switch {
 	case err != nil || r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/pods"):
-	case resp.Header.Get("X-Deltaplane-Served-By") == "index":
+	case resp.Header.Get(answer.ServedBy) == "index":
 		c.index.Add(1)
 	default:
 		c.other.Add(1)

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// writeTimeout is how long a reader may take for what is sent at once, and writeLeast how much of
-	// that is left at least: to set a deadline for each event would cost as much as to send it.
+	// writeTimeout is how long a reader may take for what is sent at once, and writeLeast how much
+	// of that is left at least: to set a deadline for each event would cost as much as to send it.
 	writeTimeout = time.Minute
 	writeLeast   = 40 * time.Second
 )

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
@@ -99,10 +100,7 @@ func choice(r *request.Read, v *mirror.View, version uint64) (iter.Seq[*store.Ob
 // its name is looked up, and has no page behind it, as upstream.
 func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
 	if name := r.Single(); name != "" && r.After == "" && (r.Namespace != "" || !r.Namespaced) {
-		key := name
-		if r.Namespace != "" {
-			key = r.Namespace + "/" + name
-		}
+		key := string(delta.NewKey(r.Namespace, name))
 		return func(yield func(*store.Object) bool) {
 			if o := v.Get(key); o != nil {
 				yield(o)

@@ -1,8 +1,8 @@
 package answer
 
 import (
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
@@ -11,29 +11,20 @@ import (
 
 // chooser is what a request chooses objects by, beside their namespace. A nil one chooses all.
 type chooser struct {
-	labels labels.Selector
-	fields []term
-}
-
-// term is one field and what it must be.
-type term struct {
-	path  []string
-	value string
-	not   bool
+	resource request.Resource
+	labels   labels.Selector // nil chooses all
+	fields   fields.Selector // nil chooses all
 }
 
 func choose(r *request.Read) *chooser {
-	c := &chooser{}
+	c := &chooser{resource: r.Resource}
 	if r.Labels != nil && !r.Labels.Empty() {
 		c.labels = r.Labels
 	}
-	if r.Fields != nil {
-		for _, one := range r.Fields.Requirements() {
-			path, _ := request.FieldPath(r.Resource, one.Field) // the request was parsed by it
-			c.fields = append(c.fields, term{path, one.Value, one.Operator == selection.NotEquals})
-		}
+	if r.Fields != nil && !r.Fields.Empty() {
+		c.fields = r.Fields
 	}
-	if c.labels == nil && len(c.fields) == 0 {
+	if c.labels == nil && c.fields == nil {
 		return nil
 	}
 	return c
@@ -44,30 +35,33 @@ func (c *chooser) takes(o *store.Object) bool {
 	if o == nil {
 		return false
 	}
-	if c == nil {
-		return true
-	}
-	if c.labels != nil && !c.labels.Matches(o.Labels()) {
-		return false
-	}
-	for _, t := range c.fields {
-		if (t.of(o) == t.value) == t.not {
-			return false
-		}
-	}
-	return true
+	return c == nil || (c.labels == nil || c.labels.Matches(o.Labels())) && (c.fields == nil || c.fields.Matches(selectable{c.resource, o}))
 }
 
-func (t *term) of(o *store.Object) string {
-	if t.path[0] == "metadata" {
-		if t.path[1] == "name" {
-			return o.Name()
-		}
-		return o.Namespace()
+// selectable is an object as field selectors look at it. It implements fields.Fields.
+type selectable struct {
+	resource request.Resource
+	object   *store.Object
+}
+
+// Has reports whether the object's field is one to select by.
+func (s selectable) Has(field string) bool {
+	_, ok := request.FieldPath(s.resource, field)
+	return ok
+}
+
+// Get returns the field's value, empty where there is none.
+func (s selectable) Get(field string) string {
+	switch field {
+	case "metadata.name":
+		return s.object.Name()
+	case "metadata.namespace":
+		return s.object.Namespace()
 	}
-	payload, err := o.Payload()
+	payload, err := s.object.Payload()
 	if err != nil {
 		return ""
 	}
-	return mirror.Text(payload, t.path...)
+	path, _ := request.FieldPath(s.resource, field) // the request was parsed by it
+	return mirror.Text(payload, path...)
 }

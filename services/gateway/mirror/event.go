@@ -41,8 +41,7 @@ type History struct {
 	bytes   int      // of objects that only events hold
 	unknown uint64   // number of the last unknown deletion, plus one
 	cuts    []cut
-	readers map[*Reader]struct{}
-	inOne   map[string]map[*Reader]struct{} // readers of one namespace
+	readers map[string]map[*Reader]struct{} // by namespace, "" for all
 	woken   uint64                          // up to which event everybody was woken
 }
 
@@ -50,7 +49,7 @@ type History struct {
 type cut struct{ upper, next uint64 }
 
 func newHistory() *History {
-	return &History{Ended: make(chan struct{}), first: 1, readers: map[*Reader]struct{}{}, inOne: map[string]map[*Reader]struct{}{}}
+	return &History{Ended: make(chan struct{}), first: 1, readers: map[string]map[*Reader]struct{}{}}
 }
 
 // publish adds the events that lead to a view, and wakes who waits for them.
@@ -112,8 +111,10 @@ func (h *History) trim() {
 func (h *History) wake(events []*Event, next uint64) {
 	if next-h.woken > maxEvents/4 {
 		h.woken = next
-		for r := range h.readers {
-			r.wake()
+		for _, some := range h.readers {
+			for r := range some {
+				r.wake()
+			}
 		}
 		return
 	}
@@ -123,11 +124,11 @@ func (h *History) wake(events []*Event, next uint64) {
 			continue
 		}
 		last = e.Namespace
-		for r := range h.inOne[e.Namespace] {
+		for r := range h.readers[e.Namespace] {
 			r.wake()
 		}
 	}
-	for r := range h.inOne[""] {
+	for r := range h.readers[""] {
 		r.wake()
 	}
 }
@@ -175,11 +176,10 @@ func (h *History) Behind(version uint64, namespace string) (*Reader, bool) {
 
 func (h *History) add(namespace string, next, behind uint64) *Reader {
 	r := &Reader{More: make(chan struct{}, 1), h: h, namespace: namespace, next: next, behind: behind}
-	h.readers[r] = struct{}{}
-	if h.inOne[namespace] == nil {
-		h.inOne[namespace] = map[*Reader]struct{}{}
+	if h.readers[namespace] == nil {
+		h.readers[namespace] = map[*Reader]struct{}{}
 	}
-	h.inOne[namespace][r] = struct{}{}
+	h.readers[namespace][r] = struct{}{}
 	r.wake() // what is there already
 	return r
 }
@@ -194,10 +194,9 @@ func (r *Reader) History() *History { return r.h }
 func (r *Reader) Close() {
 	r.h.mu.Lock()
 	defer r.h.mu.Unlock()
-	delete(r.h.readers, r)
-	delete(r.h.inOne[r.namespace], r)
-	if len(r.h.inOne[r.namespace]) == 0 {
-		delete(r.h.inOne, r.namespace)
+	delete(r.h.readers[r.namespace], r)
+	if len(r.h.readers[r.namespace]) == 0 {
+		delete(r.h.readers, r.namespace)
 	}
 }
 

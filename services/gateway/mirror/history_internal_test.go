@@ -173,7 +173,7 @@ func TestOnlyReadersOfTheNamespaceAreWoken(t *testing.T) {
 		}
 		tc.r.Close()
 	}
-	if len(p.readers) != 0 || len(p.inOne) != 0 {
-		t.Errorf("readers that are closed are kept: %d, %d", len(p.readers), len(p.inOne))
+	if len(p.readers) != 0 {
+		t.Errorf("readers that are closed are kept: %v", p.readers)
 	}
 }

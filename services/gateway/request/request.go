@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // Verb is what a read does.
@@ -82,6 +84,9 @@ type Read struct {
 	Timeout time.Duration
 }
 
+// Key of the object at the path.
+func (p *Path) Key() string { return string(delta.NewKey(p.Namespace, p.Name)) }
+
 // Single is the name that a field selector requires; empty when it requires none. An API server
 // decides by it who may list and watch.
 func (r *Read) Single() string {
@@ -117,40 +122,21 @@ func ParsePath(u *url.URL) (p Path, ok bool) {
 	if parts[0] == "watch" || parts[0] == "proxy" || slices.ContainsFunc(parts, odd) || odd(p.Version) {
 		return p, false
 	}
-	if parts[0] == "namespaces" && p.Group == "" && len(parts) <= 3 && (len(parts) < 3 || namespaceSubresource(parts[2])) {
-		p.Resource.Name = "namespaces"
-		if len(parts) > 1 {
-			p.Name = parts[1]
-		}
-		if len(parts) > 2 {
-			p.Subresource = parts[2]
-		}
-		return p, true
-	}
-	if parts[0] == "namespaces" {
+	itself := p.Group == "" && (len(parts) < 3 || len(parts) == 3 && namespaceSubresource(parts[2]))
+	if parts[0] == "namespaces" && !itself {
 		if len(parts) < 3 {
 			return p, false
 		}
 		p.Namespace, parts = parts[1], parts[2:]
 	}
-	switch len(parts) {
-	case 3:
-		p.Subresource = parts[2]
-		fallthrough
-	case 2:
+	p.Resource.Name = parts[0]
+	if len(parts) > 1 {
 		p.Name = parts[1]
-		fallthrough
-	case 1:
-		p.Resource.Name = parts[0]
-		return p, true
 	}
-	return p, len(parts) > 3 && p.proxied(parts)
-}
-
-// proxied reads the path of a subresource that has paths of its own.
-func (p *Path) proxied(parts []string) bool {
-	p.Resource.Name, p.Name, p.Subresource = parts[0], parts[1], parts[2]
-	return true
+	if len(parts) > 2 { // what follows is a path of the subresource's own
+		p.Subresource = parts[2]
+	}
+	return p, true
 }
 
 func odd(part string) bool { return part == "" || part == "." || part == ".." }
@@ -267,7 +253,7 @@ func version(s string) (uint64, bool) {
 }
 
 func (r *Read) list(q url.Values) bool {
-	if q.Has("allowWatchBookmarks") || q.Has("sendInitialEvents") || q.Has("watch") && r.Verb == Get {
+	if q.Has("allowWatchBookmarks") || q.Has("sendInitialEvents") {
 		return false
 	}
 	if s := q.Get("timeoutSeconds"); s != "" {
@@ -291,9 +277,7 @@ func (r *Read) list(q url.Values) bool {
 		if r.After, r.Version, ok = parseToken(token); !ok {
 			return false
 		}
-		if r.Namespace != "" {
-			r.After = r.Namespace + "/" + r.After
-		}
+		r.After = string(delta.NewKey(r.Namespace, r.After))
 		r.Match = Exact
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/gateway"
 )
 
 // kubeconfig is the command "kubeconfig".
@@ -50,7 +51,7 @@ With --user none, for a gateway before a dev cluster, nothing is read and nobody
 	flags := cmd.Flags()
 	flags.StringVar(&k.source, "kubeconfig", "", "kubeconfig `file` to take the user from (default: the one that kubectl would take)")
 	flags.StringVar(&k.context, "context", "", "`name` of its context (default: its current one)")
-	flags.StringVar(&k.server, "server", "https://127.0.0.1:7449", "`URL` of the gateway")
+	flags.StringVar(&k.server, "server", "https://"+gateway.DefaultListen, "`URL` of the gateway")
 	flags.StringVar(&k.ca, "certificate-authority", "", "PEM `file` of the authority that the gateway's certificate is of (default: that of \"deltaplane up\", where there is one)")
 	flags.StringVar(&k.name, "user", "", "\"none\" to name no user")
 	flags.StringVarP(&k.output, "output", "o", "", "`file` to write (default: standard output)")
