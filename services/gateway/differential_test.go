@@ -318,8 +318,14 @@ func (w *world) watch(rng *rand.Rand, path string, q url.Values) {
 		return
 	}
 	last := min(mine[len(mine)-1].version(), theirs[len(theirs)-1].version())
+	later := map[string]bool{} // of whose changes some may be folded into one behind the last
+	for _, e := range mine {
+		if e.version() > last {
+			later[e.key()] = true
+		}
+	}
 	mine, theirs = upTo(mine, last), upTo(theirs, last)
-	if what := folded(mine, theirs); what != "" {
+	if what := folded(mine, theirs, later); what != "" {
 		a, _ := json.Marshal(mine)
 		b, _ := json.Marshal(theirs)
 		w.t.Errorf("%s?%s: %s\n gateway %s\n direct  %s", path, q.Encode(), what, a, b)
@@ -329,7 +335,7 @@ func (w *world) watch(rng *rand.Rand, path string, q url.Values) {
 // folded says how events are not those of the API server, or such in which changes of one object
 // that quickly follow each other are one. A creation that is folded has the object of a later
 // change, and an object that came back at once is deleted at the version before.
-func folded(mine, theirs []event) string {
+func folded(mine, theirs []event, later map[string]bool) string {
 	type place struct {
 		key string
 		rv  uint64
@@ -366,6 +372,7 @@ func folded(mine, theirs []event) string {
 	}
 	for key, e := range last {
 		switch m, ok := lastOf[key]; {
+		case later[key] && (!ok || m.version() < e.version()):
 		case !ok && (e.Type != "DELETED" || !within(theirs, key)):
 			return fmt.Sprintf("%s at %d of %s is missing", e.Type, e.version(), key)
 		// A whole life may be between them, and an object in whose place another one is that is not
