@@ -22,8 +22,13 @@ type secrets struct {
 	token string // of a member of system:masters
 }
 
-// makeSecrets writes a new certificate authority's certificate, the API server's key pair, the key
-// that signs service account tokens, and the administrator's token to DIR/pki.
+// FrontProxy is the common name of a certificate whose owner the API server believes when it says,
+// in X-Remote-User and X-Remote-Group, whose request it passes on.
+const FrontProxy = "front-proxy-client"
+
+// makeSecrets writes a new certificate authority, the API server's key pair, the key that signs
+// service account tokens, and the administrator's token to DIR/pki. Certificates for clients can be
+// issued by the authority.
 func (f folder) makeSecrets() (secrets, error) {
 	var s secrets
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
@@ -77,7 +82,8 @@ func (f folder) makeSecrets() (secrets, error) {
 		"server.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverDER}),
 		"tokens.csv": []byte(s.token + ",admin,admin,system:masters\n"),
 	}
-	for name, key := range map[string]*ecdsa.PrivateKey{"server.key": serverKey, "service-account.key": signingKey} {
+	keys := map[string]*ecdsa.PrivateKey{"ca.key": authorityKey, "server.key": serverKey, "service-account.key": signingKey}
+	for name, key := range keys {
 		der, err := x509.MarshalECPrivateKey(key)
 		if err != nil {
 			return s, err
