@@ -3,7 +3,8 @@
 set -euo pipefail
 kubectl=$1 ns=$2
 k() { "$kubectl" -n "$ns" "$@"; }
-has() { grep -q -- "$1" || { echo "kubectl: no $1 in the output" >&2; exit 1; }; }
+# It reads to the end: kubectl fails on a pipe that is closed.
+has() { grep -- "$1" >/dev/null || { echo "kubectl: no $1 in the output" >&2; exit 1; }; }
 
 k create configmap a --from-literal=x=1
 k get configmap a -o yaml | has 'x: "1"'
