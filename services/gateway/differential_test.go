@@ -58,8 +58,9 @@ func differ(t *testing.T, r *rig, n int) {
 	t.Helper()
 	r.mirrored("/api/v1/configmaps", "/api/v1/pods")
 	w := &world{rig: r}
-	for i := range w.ns {
-		w.ns[i] = fmt.Sprintf("diff-%d-%d", time.Now().UnixNano()%1e9, i)
+	base := fmt.Sprintf("diff-%d", time.Now().UnixNano()%1e9)
+	for i, end := range []string{"", "-1", "-1-0"} { // each is behind the next in etcd's order
+		w.ns[i] = base + end
 		w.must(http.MethodPost, r.direct, "/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, w.ns[i]))
 	}
 	ctx, cancel := context.WithCancel(t.Context())

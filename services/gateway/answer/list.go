@@ -107,10 +107,13 @@ func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
 			}
 		}
 	}
-	if r.Namespace != "" {
+	switch {
+	case r.Namespace != "":
 		return v.Namespace(r.Namespace, r.After)
+	case !r.Namespaced:
+		return v.All(r.After)
 	}
-	return v.All(r.After)
+	return everywhere(v, r)
 }
 
 // page writes an answer in chunks, compressed when it is large and the client takes that.

@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
@@ -12,6 +13,7 @@ import (
 // chooser is what a request chooses objects by, beside their namespace. A nil one chooses all.
 type chooser struct {
 	resource request.Resource
+	scope    *access.Scope   // nil sees all
 	labels   labels.Selector // nil chooses all
 	fields   fields.Selector // nil chooses all
 }
@@ -24,10 +26,24 @@ func choose(r *request.Read) *chooser {
 	if r.Fields != nil && !r.Fields.Empty() {
 		c.fields = r.Fields
 	}
-	if c.labels == nil && c.fields == nil {
+	if r.Scope != nil && !r.Scope.All {
+		c.scope = r.Scope
+	}
+	if c.labels == nil && c.fields == nil && c.scope == nil {
 		return nil
 	}
 	return c
+}
+
+// sees reports whether an object is visible. A namespace is within itself.
+func (c *chooser) sees(o *store.Object) bool {
+	if c.scope == nil {
+		return true
+	}
+	if c.resource.IsNamespaces() {
+		return c.scope.Sees(o.Name())
+	}
+	return c.scope.Sees(o.Namespace())
 }
 
 // takes reports whether an object is chosen; a missing one is not.
@@ -35,7 +51,7 @@ func (c *chooser) takes(o *store.Object) bool {
 	if o == nil {
 		return false
 	}
-	return c == nil || (c.labels == nil || c.labels.Matches(o.Labels())) && (c.fields == nil || c.fields.Matches(selectable{c.resource, o}))
+	return c == nil || c.sees(o) && (c.labels == nil || c.labels.Matches(o.Labels())) && (c.fields == nil || c.fields.Matches(selectable{c.resource, o}))
 }
 
 // selectable is an object as field selectors look at it. It implements fields.Fields.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
@@ -28,6 +29,9 @@ const (
 type Resource struct {
 	Group, Version, Name string
 }
+
+// IsNamespaces reports whether the resource is that of the namespaces themselves.
+func (r Resource) IsNamespaces() bool { return r.Name == "namespaces" && r.Group == "" }
 
 // Path is where a request goes: a resource, an object or a subresource.
 type Path struct {
@@ -57,6 +61,8 @@ type Read struct {
 	Verb Verb
 	// Namespaced says that the resource's objects have namespaces. It is not in the request.
 	Namespaced bool
+	// Scope is what of the resource its sender may see; nil is all. It is not in the request.
+	Scope *access.Scope
 	// Form is how objects are to be written.
 	Form Form
 	// Gzip says that the client takes a compressed answer.
