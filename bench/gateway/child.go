@@ -87,7 +87,7 @@ func serveGateway(ctx context.Context, cfg config) (*harness.Servant, error) {
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := kube.LoadUpstream(source)
+	upstream, err := kube.LoadUpstream(source, kube.Credentials{})
 	if err != nil {
 		return nil, err
 	}

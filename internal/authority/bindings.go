@@ -144,7 +144,12 @@ func (b *bindings) of(ctx context.Context, id *access.Identity) ([]string, error
 // caller of ctx, sorted, each once. What it is, and whether it is in force, only the cluster can
 // tell. An error says that nobody can tell yet.
 func (a *Authority) Namespaces(ctx context.Context, clusterName string) ([]string, error) {
-	id, policy := rpc.Caller(ctx), a.policy.get()
+	return a.NamespacesOf(ctx, rpc.Caller(ctx), clusterName)
+}
+
+// NamespacesOf is [Authority.Namespaces] for somebody who is not the caller of a call.
+func (a *Authority) NamespacesOf(ctx context.Context, id *access.Identity, clusterName string) ([]string, error) {
+	policy := a.policy.get()
 	list := policy.Namespaces(id)
 	if c := a.cluster(clusterName); c != nil {
 		if as := policy.In(c.name, id); as != nil {

@@ -93,7 +93,7 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
 	}
 	c := &Client{
-		http: &http.Client{Transport: transport(hc)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
+		http: &http.Client{Transport: httpTransport(hc)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
 		resources: map[string]discovered{},
 	}
 	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.Timeout < 0 {
@@ -105,10 +105,10 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// transport is the one client-go made, or one of our own where it would share the process's default
-// one: that keeps only two idle connections to a host, too few for workers that write over plain
-// HTTP.
-func transport(hc *http.Client) http.RoundTripper {
+// httpTransport is the one client-go made, or one of our own where it would share the process's
+// default one: that keeps only two idle connections to a host, too few for workers that write over
+// plain HTTP.
+func httpTransport(hc *http.Client) http.RoundTripper {
 	if hc.Transport != nil && hc.Transport != http.DefaultTransport {
 		return hc.Transport
 	}

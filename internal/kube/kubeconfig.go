@@ -9,7 +9,7 @@ import (
 )
 
 // Rewrite makes a kubeconfig that names another server than the one that its user is of: one that
-// passes requests on, with the bearer tokens in them.
+// passes requests on.
 type Rewrite struct {
 	// Kubeconfig is the file the user is taken from, Context one of it; by default those that kubectl
 	// would take.
@@ -22,26 +22,33 @@ type Rewrite struct {
 	NoUser bool
 }
 
-// ErrNoToken says that a user shows no bearer token, and so nothing that can be passed on.
-var ErrNoToken = errors.New("the user shows no bearer token")
+// ErrNoCredentials says that a user shows neither a bearer token nor a client certificate: nothing
+// by which another server could know it.
+var ErrNoCredentials = errors.New("the user shows neither a bearer token nor a client certificate")
 
 // rewrittenName is that of the cluster in a kubeconfig that was rewritten.
 const rewrittenName = "deltaplane"
 
-// Make returns the kubeconfig.
-func (r Rewrite) Make() ([]byte, error) {
+// Make returns the kubeconfig, and whether its user shows a client certificate alone.
+func (r Rewrite) Make() (made []byte, certificate bool, err error) {
 	out, err := r.read()
 	if err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	for name, user := range out.AuthInfos {
+		token := user.Token != "" || user.TokenFile != "" || user.Exec != nil || user.AuthProvider != nil
+		certificate = !token && (user.ClientCertificate != "" || len(user.ClientCertificateData) > 0)
+		if !token && !certificate {
+			return nil, false, fmt.Errorf("%w: %q", ErrNoCredentials, name)
+		}
 	}
 	context := out.Contexts[out.CurrentContext]
 	context.Cluster = rewrittenName
 	out.Clusters = map[string]*api.Cluster{rewrittenName: {Server: r.Server, CertificateAuthorityData: r.CA}}
-	made, err := clientcmd.Write(*out)
-	if err != nil {
-		return nil, fmt.Errorf("kube: kubeconfig: %w", err)
+	if made, err = clientcmd.Write(*out); err != nil {
+		return nil, false, fmt.Errorf("kube: kubeconfig: %w", err)
 	}
-	return made, nil
+	return made, certificate, nil
 }
 
 // read is the kubeconfig with the one context, and its user.
@@ -68,13 +75,7 @@ func (r Rewrite) read() (*api.Config, error) {
 		return nil, fmt.Errorf("kube: kubeconfig: %w", err)
 	}
 	if len(out.AuthInfos) == 0 {
-		return nil, fmt.Errorf("%w: context %q names no user", ErrNoToken, out.CurrentContext)
-	}
-	for name, user := range out.AuthInfos {
-		if user.Token == "" && user.TokenFile == "" && user.Exec == nil && user.AuthProvider == nil {
-			return nil, fmt.Errorf("%w: %q", ErrNoToken, name)
-		}
-		user.ClientCertificate, user.ClientCertificateData, user.ClientKey, user.ClientKeyData = "", nil, "", nil
+		return nil, fmt.Errorf("%w: context %q names no user", ErrNoCredentials, out.CurrentContext)
 	}
 	return out, nil
 }

@@ -1,16 +1,19 @@
 package kube
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/url"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+
+	"github.com/deltaplane/deltaplane/internal/certs"
 )
 
-// Upstream is an API server to which requests of others are passed on, each with its own
-// credentials: none of ours go with them.
+// Upstream is an API server to which requests of others are passed on.
 type Upstream struct {
 	// URL of the server; its path comes before that of a request.
 	URL *url.URL
@@ -20,21 +23,38 @@ type Upstream struct {
 	Shared, Single http.RoundTripper
 }
 
+// Credentials are what an [Upstream] adds to each request. Their zero value adds nothing: requests
+// have their senders' own.
+type Credentials struct {
+	// Own are the credentials of the configuration.
+	Own bool
+	// CertFile and KeyFile are those of a client certificate, read again when it changes.
+	CertFile, KeyFile string
+}
+
 // LoadUpstream reads where the API server of a configuration is, and by which authorities it is
 // known. It does not contact the server.
-func LoadUpstream(cfg Config) (*Upstream, error) {
+func LoadUpstream(cfg Config, with Credentials) (*Upstream, error) {
 	rc, err := restConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	rc = rest.AnonymousClientConfig(rc)
+	if !with.Own {
+		rc = rest.AnonymousClientConfig(rc)
+	}
+	var shown *certs.Files[certs.Identity]
+	if with.CertFile != "" {
+		if shown, err = certs.Open(certs.Config{CertFile: with.CertFile, KeyFile: with.KeyFile}); err != nil {
+			return nil, fmt.Errorf("kube: %w", err)
+		}
+	}
 	rc.DisableCompression = true
 	u := &Upstream{}
-	if u.Shared, err = anonymous(rc); err != nil {
+	if u.Shared, err = carrier(rc, shown); err != nil {
 		return nil, err
 	}
 	rc.NextProtos = []string{"http/1.1"}
-	if u.Single, err = anonymous(rc); err != nil {
+	if u.Single, err = carrier(rc, shown); err != nil {
 		return nil, err
 	}
 	if u.URL, _, err = rest.DefaultServerUrlFor(rc); err != nil {
@@ -53,16 +73,35 @@ func (u *Upstream) Close() {
 // maxIdle is how many connections to the API server rest between requests.
 const maxIdle = 256
 
-func anonymous(rc *rest.Config) (http.RoundTripper, error) {
+// carrier shows a certificate, which may be renewed, where there is one.
+func carrier(rc *rest.Config, shown *certs.Files[certs.Identity]) (http.RoundTripper, error) {
+	if shown != nil {
+		return showing(rc, shown)
+	}
 	hc, err := rest.HTTPClientFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	t, ok := transport(hc).(*http.Transport)
+	t, ok := httpTransport(hc).(*http.Transport)
 	if !ok {
-		return transport(hc), nil
+		return httpTransport(hc), nil
 	}
 	t = t.Clone() // client-go shares its transports
 	t.MaxIdleConnsPerHost = maxIdle
 	return t, nil
+}
+
+// showing is a carrier with a certificate, which client-go's own following of files would ask for
+// until the process ends.
+func showing(rc *rest.Config, shown *certs.Files[certs.Identity]) (http.RoundTripper, error) {
+	cfg, err := rc.TransportConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	cfg.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return shown.Get().Certificate, nil }}
+	rt, err := transport.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	return rt, nil
 }

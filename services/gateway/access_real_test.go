@@ -36,6 +36,9 @@ func (r *rig) tenant() *tenant {
 	n.ok(json.Unmarshal(n.create("/api/v1/namespaces/"+n.ns+"/serviceaccounts/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`), &made))
 	n.token = made.Status.Token
 	n.create("/api/v1/namespaces/"+n.ns+"/configmaps", `{"metadata":{"name":"a"}}`)
+	if r.svc != nil { // version 0 may be one before
+		r.mirrored("/api/v1/namespaces/" + n.ns + "/configmaps/a")
+	}
 	return n
 }
 

@@ -19,9 +19,15 @@ const DefaultListen = "127.0.0.1:7449"
 type Config struct {
 	// Listen is the address of the endpoint; [DefaultListen] when empty.
 	Listen string
-	// TLS of the endpoint; none without a CertFile. Client certificates are not asked for: they
-	// could not be passed on.
+	// TLS of the endpoint; none without a CertFile.
 	TLS certs.Config
+	// ClientCertificates is how callers with a client certificate of the cluster are passed on; they
+	// are not asked for one where it is empty.
+	ClientCertificates ClientCertificates
+	// ClientCA is a PEM file of the authorities whose client certificates count, read again when it
+	// changes; without it they are those of the cluster's API server, which the ConfigMap
+	// kube-system/extension-apiserver-authentication names.
+	ClientCA string
 	// Insecure permits an address beyond loopback without TLS.
 	Insecure bool
 	// Admin is the port of metrics and health.
@@ -41,6 +47,19 @@ type Config struct {
 	// WithoutManagedFields also answers from collections whose objects lack metadata.managedFields.
 	WithoutManagedFields bool
 }
+
+// ClientCertificates is how a caller whose certificate ends at the gateway is named to the API
+// server.
+type ClientCertificates string
+
+const (
+	// Impersonate names callers in Impersonate headers, beside the gateway's own credentials, which
+	// must be permitted to impersonate them.
+	Impersonate ClientCertificates = "impersonate"
+	// FrontProxy names them in X-Remote headers, beside a certificate that the API server knows an
+	// authenticating proxy by.
+	FrontProxy ClientCertificates = "front-proxy"
+)
 
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, DefaultListen)
@@ -63,8 +82,23 @@ func (c Config) Validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		faults = append(faults, errors.New("gateway: TLS needs both a certificate and a key"))
 	}
+	switch c.ClientCertificates {
+	case "":
+		if c.ClientCA != "" {
+			faults = append(faults, errors.New("gateway: a client CA needs client certificates to be taken, by impersonation or a front proxy's certificate"))
+		}
+	case Impersonate, FrontProxy:
+		if c.TLS.CertFile == "" {
+			faults = append(faults, errors.New("gateway: client certificates need TLS"))
+		}
+		if c.AllowAll {
+			faults = append(faults, errors.New("gateway: client certificates mean nothing to an API server that lets everybody do everything"))
+		}
+	default:
+		faults = append(faults, fmt.Errorf("gateway: client certificates %q: want %s or %s", c.ClientCertificates, Impersonate, FrontProxy))
+	}
 	if c.TLS.CAFile != "" {
-		faults = append(faults, errors.New("gateway: client certificates cannot be asked for, since they could not be passed on to the API server"))
+		faults = append(faults, errors.New("gateway: the authorities of client certificates are the cluster's, or those of the client CA"))
 	}
 	if c.MaxAge < time.Second {
 		faults = append(faults, fmt.Errorf("gateway: max age %v: want at least 1s", c.MaxAge))

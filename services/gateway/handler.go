@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/gateway/answer"
 	"github.com/deltaplane/deltaplane/services/gateway/forward"
@@ -14,30 +16,47 @@ import (
 )
 
 // ServeHTTP implements http.Handler.
-func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.monitor.serve(w, r, s.handle) }
+
+func (s *Service) handle(w http.ResponseWriter, r *http.Request) {
+	who, refused := s.callerOf(r)
+	if refused != nil {
+		s.metrics.answered.WithLabelValues("other", "gateway", "credentials").Inc()
+		answer.Refuse(w, refused.code, refused.reason, refused.text)
+		return
+	}
+	if who.vouch != nil {
+		r = r.WithContext(forward.Vouch(r.Context(), who.vouch))
+	}
+	r, who.sighted = withoutPrefix(r)
 	read, reason := request.Parse(r)
 	verb := "other"
 	if reason == "" {
 		verb = string(read.Verb)
-		reason = s.fromIndex(w, r, read)
+		reason = s.fromIndex(w, r, who, read)
 	}
-	if reason != "" {
+	switch {
+	case reason == "":
+	case read != nil && read.Scope != nil: // the API server knows no part of a resource
+		s.metrics.refused(read, reason)
+		unseen(w, read, reason)
+	default:
 		s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
 		s.forward.ServeHTTP(w, r)
 	}
 }
 
 // fromIndex answers a read from the index, or says why the API server must.
-func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *request.Read) (reason string) {
+func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read) (reason string) {
 	if read.Verb == request.Get && read.Match == request.Recent { // upstream reads it from etcd
 		return "recent"
 	}
 	if reason = s.set.Unsuitable(r.Context(), read.Group, read.Resource.Version, read.Resource.Name); reason != "" {
 		return reason
 	}
-	may, reason := s.permitted(r, read)
-	if reason != "" {
-		return reason
+	may, denied := s.permitted(r, who, read)
+	if denied != "" && !who.limited(read, denied) {
+		return denied
 	}
 	m, reason := s.set.Find(r.Context(), read.Group, read.Resource.Version, read.Resource.Name)
 	if reason != "" {
@@ -47,13 +66,18 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, read *reques
 		return "path"
 	}
 	read.Namespaced = m.Resource.Namespaced
+	if denied != "" {
+		if may, reason = s.partly(r.Context(), who, read); reason != "" {
+			return reason
+		}
+	}
 	switch read.Verb {
 	case request.Get:
 		return s.get(w, r, read, m)
 	case request.List:
-		return s.list(w, r, read, m)
+		return s.list(w, r, who, read, m)
 	default:
-		return s.watch(w, r, read, m, may)
+		return s.watch(w, r, who, read, m, may)
 	}
 }
 
@@ -84,7 +108,7 @@ func state(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror
 		}
 		return v, read.Version, ""
 	case request.Recent:
-		if v, reason = recent(ctx, m); v == nil {
+		if v, reason = recent(ctx, m, read); v == nil {
 			return nil, 0, reason
 		}
 	default:
@@ -95,8 +119,21 @@ func state(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror
 	return v, v.Revision, ""
 }
 
-// recent is a view that has everything that was acknowledged when the request came.
-func recent(ctx context.Context, m *mirror.Mirror) (v *mirror.View, reason string) {
+// recent is a view that has everything that was acknowledged when the request came. Who sees a part
+// of the resource waits for it: nobody else could answer.
+func recent(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror.View, reason string) {
+	if read.Scope != nil {
+		version, err := m.Recent(ctx)
+		if err != nil {
+			return nil, "probe"
+		}
+		ctx, cancel := context.WithTimeout(ctx, aheadWithin)
+		defer cancel()
+		if v = m.ReachAhead(ctx, version); v == nil {
+			return nil, "recent"
+		}
+		return v, ""
+	}
 	if m.Missing() {
 		return nil, "missing"
 	}
@@ -126,12 +163,20 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 	return ""
 }
 
-func (s *Service) list(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror) (reason string) {
+func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, m *mirror.Mirror) (reason string) {
+	done, ok := s.flow.list(r.Context(), who.name(r))
+	if !ok {
+		s.metrics.refused(read, "flow")
+		answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
+		return ""
+	}
+	defer done()
 	v, version, reason := state(r.Context(), m, read)
 	if v == nil {
 		return reason
 	}
 	s.metrics.byIndex(read)
+	s.sights.shown(who, read, version)
 	more, err := answer.List(w, read, answer.KindOf(m), v, version)
 	if more {
 		m.Keep(v, version)
@@ -147,21 +192,38 @@ func abort(err error) {
 	}
 }
 
-func (s *Service) watch(w http.ResponseWriter, r *http.Request, read *request.Read, m *mirror.Mirror, may func(context.Context) bool) (reason string) {
+func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, m *mirror.Mirror, may right) (reason string) {
 	ctx := r.Context()
+	ended, ok := s.flow.watch(who.name(r))
+	if !ok {
+		s.metrics.refused(read, "flow")
+		answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyWatches)
+		return ""
+	}
+	defer ended()
+	sent := s.monitor.delivered(read.Resource)
 	one := &answer.Watch{
 		Read: read, Kind: answer.KindOf(m), Mirror: m, Drain: s.draining,
-		May: func() bool { return s.set.Fit(m) && may(ctx) },
+		May: func() answer.Verdict {
+			if !s.set.Fit(m) {
+				return answer.End
+			}
+			return may(ctx)
+		},
+		Delivered: func(n int) { sent.Add(float64(n)) },
 	}
 	switch {
 	case read.Match == request.Exact:
 		v := m.View()
 		var ok bool
+		if !s.sights.goesOn(who, read) {
+			return "sight"
+		}
 		if one.Events, ok = v.History().Behind(read.Version, read.Namespace); !ok {
 			return "version"
 		}
 	case read.Match == request.Recent && !read.Initial:
-		if one.View, reason = recent(ctx, m); one.View == nil {
+		if one.View, reason = recent(ctx, m, read); one.View == nil {
 			return reason
 		}
 	default:
@@ -171,6 +233,18 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, read *request.Re
 	}
 	if one.View != nil {
 		one.Events = one.View.History().From(one.View, read.Namespace)
+		done, ok := s.flow.list(ctx, who.name(r))
+		if !ok {
+			one.Events.Close()
+			s.metrics.refused(read, "flow")
+			answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
+			return ""
+		}
+		defer done()
+		one.Begun = done
+	}
+	if one.View != nil {
+		s.sights.shown(who, read, one.View.Revision)
 	}
 	if read.Initial {
 		one.Marked = func(ctx context.Context) bool { return marked(ctx, m, read) }

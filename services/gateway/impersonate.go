@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -113,12 +114,48 @@ func (i *impersonation) identity(cluster string) *access.Identity {
 	return &access.Identity{User: i.user, UID: i.uid, Groups: groups, Extra: i.extra, Cluster: cluster, Source: access.Cluster}
 }
 
-// impersonated is the identity as which a request counts; nil where its sender may not be that.
-func (s *Service) impersonated(ctx context.Context, id *access.Identity, i *impersonation) *access.Identity {
+// named is whom it names, as that is said to the API server.
+func (i *impersonation) named() *access.Identity {
+	return &access.Identity{User: i.user, UID: i.uid, Groups: i.groups, Extra: i.extra}
+}
+
+// deniedError says that somebody may not impersonate.
+type deniedError struct {
+	user string
+	want access.Attributes
+}
+
+// Error says so as API servers do.
+func (e *deniedError) Error() string {
+	resource := e.want.Resource
+	if e.want.Subresource != "" {
+		resource += "/" + e.want.Subresource
+	}
+	where := "at the cluster scope"
+	if e.want.Namespace != "" {
+		where = fmt.Sprintf("in the namespace %q", e.want.Namespace)
+	}
+	what := resource
+	if e.want.Group != "" {
+		what += "." + e.want.Group
+	}
+	return fmt.Sprintf("%s %q is forbidden: User %q cannot impersonate resource %q in API group %q %s", what, e.want.Name, e.user, resource, e.want.Group, where)
+}
+
+// impersonated is the identity as which a request counts: its sender's own without an
+// impersonation. A [deniedError] says that its sender may not be that.
+func (s *Service) impersonated(ctx context.Context, id *access.Identity, i *impersonation) (*access.Identity, error) {
+	if i == nil {
+		return id, nil
+	}
 	for _, want := range i.wants(s.cfg.Cluster) {
-		if allowed, _, err := s.authority.Decide(ctx, id, want); err != nil || !allowed {
-			return nil
+		allowed, _, err := s.authority.Decide(ctx, id, want)
+		if err != nil {
+			return nil, err
+		}
+		if !allowed {
+			return nil, &deniedError{id.User, want}
 		}
 	}
-	return s.authority.Known(i.identity(s.cfg.Cluster))
+	return s.authority.Known(i.identity(s.cfg.Cluster)), nil
 }

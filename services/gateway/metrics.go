@@ -18,11 +18,16 @@ func (m *metrics) byIndex(read *request.Read) {
 	m.answered.WithLabelValues(string(read.Verb), "index", "").Inc()
 }
 
+// refused counts one that the gateway refuses.
+func (m *metrics) refused(read *request.Read, reason string) {
+	m.answered.WithLabelValues(string(read.Verb), "gateway", reason).Inc()
+}
+
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		answered: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_gateway_requests_total",
-			Help: "Requests by verb (get, list, watch, other), by whom they were answered (index, api server), and why the API server had to.",
+			Help: "Requests by verb (get, list, watch, other), by whom they were answered (index, api server, gateway), and why the index did not.",
 		}, []string{"verb", "by", "reason"}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "deltaplane_gateway_watches", Help: "Watches that are answered from the index now.",

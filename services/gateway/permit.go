@@ -11,44 +11,35 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/internal/attempt"
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
+	"github.com/deltaplane/deltaplane/services/gateway/forward"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
-// permitted says who asks, and whether the cluster lets it read that: a function that asks again
-// later. Who is not known, or may not, is for the API server to refuse.
-func (s *Service) permitted(r *http.Request, read *request.Read) (may func(context.Context) bool, reason string) {
-	impersonation, ok := parseImpersonation(r.Header)
-	if !ok {
-		return nil, "impersonation"
+// right says whether a watch goes on that was permitted.
+type right func(context.Context) answer.Verdict
+
+// permitted says whether the cluster lets a caller read that. Who is not known, or may not, is for
+// the API server to refuse.
+func (s *Service) permitted(r *http.Request, who *caller, read *request.Read) (may right, reason string) {
+	if who.unknown != "" {
+		return nil, who.unknown
 	}
 	if s.authority == nil {
-		if impersonation != nil {
-			return nil, "impersonation"
-		}
-		return func(context.Context) bool { return true }, ""
-	}
-	token, ok := bearer(r.Header)
-	if !ok {
-		return nil, "credentials"
+		return func(context.Context) answer.Verdict { return answer.GoOn }, ""
 	}
 	want := s.attributes(read)
-	may = func(ctx context.Context) bool {
-		id, err := s.authority.Token(ctx, token, r.RemoteAddr)
-		if err != nil || id == nil {
-			return false
+	may = func(ctx context.Context) answer.Verdict {
+		if id := who.identity(ctx); id != nil && s.may(ctx, id, want) {
+			return answer.GoOn
 		}
-		if impersonation != nil {
-			if id = s.impersonated(ctx, id, impersonation); id == nil {
-				return false
-			}
-		}
-		return s.may(ctx, id, want)
+		return answer.End
 	}
-	if !may(r.Context()) {
+	if may(r.Context()) != answer.GoOn {
 		return nil, "access"
 	}
 	if s.cfg.ServeStale {
-		s.lately.note(keyOf(r.Header, want))
+		s.lately.note(s.keyOf(r, want))
 	}
 	return may, ""
 }
@@ -70,7 +61,7 @@ func (s *Service) attributes(read *request.Read) access.Attributes {
 		Cluster: s.cfg.Cluster, Verb: string(read.Verb), Group: read.Group, Version: read.Resource.Version, Resource: read.Resource.Name,
 		Namespace: read.Namespace, Name: read.Name, FieldSelector: read.FieldText, LabelSelector: read.LabelText,
 	}
-	if read.Resource.Name == "namespaces" && read.Group == "" {
+	if read.Resource.IsNamespaces() {
 		a.Namespace = read.Name // a namespace is within itself
 	}
 	if a.Name == "" {
@@ -106,11 +97,19 @@ const (
 	maxLately = 50_000
 )
 
-// keyOf stands for who asks for what.
-func keyOf(h http.Header, want access.Attributes) [sha256.Size]byte {
+// keyOf stands for who asks for what. Of whom the gateway vouches for, the headers that are passed
+// on are its own.
+func (s *Service) keyOf(r *http.Request, want access.Attributes) [sha256.Size]byte {
 	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%q %+v", h.Values("Authorization"), want)
-	for name, values := range h {
+	if id := forward.Vouched(r.Context()); id != nil {
+		_, _ = fmt.Fprintf(sum, "vouched %s %+v", id.Key(), want)
+		if s.cfg.ClientCertificates == Impersonate {
+			return [sha256.Size]byte(sum.Sum(nil))
+		}
+	} else {
+		_, _ = fmt.Fprintf(sum, "%q %+v", r.Header.Values("Authorization"), want)
+	}
+	for name, values := range r.Header {
 		if strings.HasPrefix(name, impersonate) {
 			_, _ = fmt.Fprintf(sum, " %q %q", name, values)
 		}

@@ -38,7 +38,8 @@ type rig struct {
 	kube        *kube.Client
 	index       *client.Index
 	svc         *gateway.Service
-	own         *kube.Client // of the gateway; that of the rig where it is nil
+	own         *kube.Client   // of the gateway; that of the rig where it is nil
+	vouching    *kube.Upstream // of the gateway
 	stopGateway func()
 	gather      func() map[string]float64
 }
@@ -100,7 +101,7 @@ func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.kube.Close)
-	upstream, err := kube.LoadUpstream(source)
+	upstream, err := kube.LoadUpstream(source, kube.Credentials{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
 	if r.own == nil {
 		r.own = r.kube
 	}
-	if r.svc, err = gateway.New(cfg, gateway.Deps{Index: r.index, Kube: r.own, Upstream: upstream}, tel); err != nil {
+	if r.svc, err = gateway.New(cfg, gateway.Deps{Index: r.index, Kube: r.own, Upstream: upstream, Vouching: r.vouching}, tel); err != nil {
 		t.Fatal(err)
 	}
 	r.stopGateway = run(t, "gateway", r.svc.Run)

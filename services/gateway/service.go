@@ -28,8 +28,11 @@ type Deps struct {
 	// Kube is the cluster, with the gateway's own credentials: it may list and watch what is
 	// mirrored, and review tokens and access.
 	Kube *kube.Client
-	// Upstream is the cluster, for requests of others.
+	// Upstream is the cluster, for requests with credentials of others.
 	Upstream *kube.Upstream
+	// Vouching is the cluster, for requests of callers with client certificates: with the gateway's
+	// own credentials, or those of a front proxy. Nil where none are taken.
+	Vouching *kube.Upstream
 }
 
 // Service is a gateway.
@@ -41,7 +44,12 @@ type Service struct {
 	admin     *telemetry.Admin
 	authority *authority.Authority // nil where everybody may read everything
 	metrics   *metrics
+	monitor   *monitor
 	lately    lately
+	flow      flow
+	sights    sights
+
+	certificates *certificates // nil where none are taken
 
 	listening chan struct{} // closed when what follows is set
 	addr      net.Addr
@@ -63,10 +71,22 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 			return nil, fmt.Errorf("gateway: %w", err)
 		}
 	}
+	if cfg.ClientCertificates != "" {
+		if deps.Vouching == nil {
+			return nil, errors.New("gateway: client certificates are taken, and there are no credentials to pass their owners on with")
+		}
+		if s.certificates, err = newCertificates(cfg, tel.Log); err != nil {
+			return nil, err
+		}
+		s.certificates.ask(s.tls)
+	}
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
 	if s.metrics, err = newMetrics(tel.Registry); err != nil {
+		return nil, err
+	}
+	if s.monitor, err = newMonitor(tel.Registry); err != nil {
 		return nil, err
 	}
 	if !cfg.AllowAll {
@@ -105,7 +125,12 @@ func (s *Service) Run(ctx context.Context) error {
 	defer parts.Wait()
 	defer stop()
 	s.set = mirror.NewSet(life, mirror.Config{Cluster: s.cfg.Cluster, MaxAge: s.cfg.MaxAge, WithoutManagedFields: s.cfg.WithoutManagedFields}, s.deps.Index, s.deps.Kube, s.log)
-	s.forward = forward.New(s.deps.Upstream, s.written, s.unreachable, s.log)
+	var vouch *forward.Voucher
+	if s.certificates != nil {
+		vouch = &forward.Voucher{Up: s.deps.Vouching, FrontProxy: s.cfg.ClientCertificates == FrontProxy}
+		parts.Go(func() { s.certificates.follow(life, s.deps.Kube) })
+	}
+	s.forward = forward.New(s.deps.Upstream, vouch, s.written, s.unreachable, s.log)
 	s.admin.Ready("index", telemetry.Degrades(func(context.Context) error { return s.set.Check() }))
 	parts.Go(func() { s.set.Run(life) })
 	parts.Go(func() { s.lately.expire(life) })

@@ -20,7 +20,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 	if reason != "" || read.Verb == request.Watch || read.Match == request.Exact {
 		return false
 	}
-	if s.authority != nil && !s.lately.has(keyOf(r.Header, s.attributes(read))) {
+	if s.authority != nil && !s.lately.has(s.keyOf(r, s.attributes(read))) {
 		return false
 	}
 	m, at := s.set.Last(read.Group, read.Resource.Version, read.Resource.Name)

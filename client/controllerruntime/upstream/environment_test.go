@@ -103,7 +103,7 @@ func (e environment) serveGateway(t *testing.T, dir string, api *kube.Client, te
 	fail(t, os.WriteFile(tls.CertFile, pair.Cert, 0o600))
 	fail(t, os.WriteFile(tls.KeyFile, pair.Key, 0o600))
 	source := kube.Config{Kubeconfig: e.kubeconfig}
-	upstream, err := kube.LoadUpstream(source)
+	upstream, err := kube.LoadUpstream(source, kube.Credentials{})
 	fail(t, err)
 	t.Cleanup(upstream.Close)
 	conn, err := client.Dial(e.index, client.DialConfig{})

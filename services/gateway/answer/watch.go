@@ -18,6 +18,18 @@ import (
 	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
+// Verdict says whether a watch goes on.
+type Verdict uint8
+
+const (
+	// GoOn lets it go on.
+	GoOn Verdict = iota
+	// End ends it. Its reader goes on behind what it has.
+	End
+	// Expire ends it with 410. Its reader lists again.
+	Expire
+)
+
 // Watch is a watch of the Kubernetes API. It is for one request.
 type Watch struct {
 	Read   *request.Read
@@ -31,9 +43,13 @@ type Watch struct {
 	// marked; nil where that is not wanted.
 	Marked func(ctx context.Context) bool
 	// May is asked every now and then whether the watch goes on.
-	May func() bool
+	May func() Verdict
 	// Drain ends the watch when it is closed.
 	Drain <-chan struct{}
+	// Begun is called once the state that comes first is written; nil where nobody wants to hear.
+	Begun func()
+	// Delivered counts the events that are sent.
+	Delivered func(n int)
 
 	out     http.ResponseWriter
 	control *http.ResponseController
@@ -41,6 +57,7 @@ type Watch struct {
 	until   deadline
 	buffer  []byte
 	events  []*mirror.Event
+	frames  int    // in buffer
 	sent    uint64 // the version that was sent last
 }
 
@@ -70,6 +87,9 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	out.WriteHeader(http.StatusOK)
 	if err := w.initial(); err != nil {
 		return err
+	}
+	if w.Begun != nil {
+		w.Begun()
 	}
 	timeout := w.Read.Timeout
 	if timeout == 0 {
@@ -113,7 +133,11 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 			ahead = nil
 			owed = first(owed, w.bookmark)
 		case <-may.C:
-			if !w.May() {
+			switch w.May() {
+			case End:
+				return nil
+			case Expire:
+				w.expire("what its reader may see has changed")
 				return nil
 			}
 		}
@@ -211,7 +235,7 @@ func (w *Watch) event(e *mirror.Event) error {
 	case !was:
 		return nil
 	case e.Unknown:
-		w.expire()
+		w.expire(fmt.Sprintf("what was deleted behind %d is not known", w.sent))
 		return errUnknown
 	case e.Final != nil:
 		return w.object(watch.Deleted, e.Final)
@@ -224,6 +248,7 @@ func (w *Watch) object(kind watch.EventType, o *store.Object) error {
 }
 
 func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error)) (err error) {
+	w.frames++
 	if w.Read.Form == request.MetadataProtobuf {
 		o, err := object(nil)
 		if err != nil {
@@ -308,10 +333,10 @@ func (w *Watch) mention(version uint64, annotations map[string]string) error {
 }
 
 // expire says that the watch cannot go on, and that its reader must list again.
-func (w *Watch) expire() {
+func (w *Watch) expire(why string) {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired,
-		Message: fmt.Sprintf("too old resource version: what was deleted behind %d is not known", w.sent),
+		Message: "too old resource version: " + why,
 	}
 	_ = w.frame(watch.Error, func(b []byte) ([]byte, error) {
 		if w.Read.Form == request.MetadataProtobuf {
@@ -326,7 +351,8 @@ func (w *Watch) expire() {
 func (w *Watch) write() error {
 	w.until.extend(w.control)
 	_, err := w.out.Write(w.buffer)
-	w.buffer = w.buffer[:0]
+	w.Delivered(w.frames)
+	w.buffer, w.frames = w.buffer[:0], 0
 	if cap(w.buffer) > 2*chunk { // most watches are idle
 		w.buffer = nil
 	}

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,11 +14,13 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
 )
 
 // Forwarder passes requests on. It is safe for concurrent use.
 type Forwarder struct {
 	up    *kube.Upstream
+	vouch *Voucher // nil vouches for nobody
 	proxy *httputil.ReverseProxy
 	log   *slog.Logger
 }
@@ -32,9 +33,9 @@ type Unreachable func(w http.ResponseWriter, r *http.Request) bool
 // nobody wants to. The request is the one that was passed on, at the path that it came with.
 type Listener func(r *http.Request, at *url.URL) func(Written)
 
-// New is a forwarder to an API server. Each of listener and unreachable may be nil.
-func New(up *kube.Upstream, listener Listener, unreachable Unreachable, log *slog.Logger) *Forwarder {
-	f := &Forwarder{up: up, log: log}
+// New is a forwarder to an API server. Each of vouch, listener and unreachable may be nil.
+func New(up *kube.Upstream, vouch *Voucher, listener Listener, unreachable Unreachable, log *slog.Logger) *Forwarder {
+	f := &Forwarder{up: up, vouch: vouch, log: log}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite: f.rewrite, Transport: f, BufferPool: &pool{}, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -45,7 +46,7 @@ func New(up *kube.Upstream, listener Listener, unreachable Unreachable, log *slo
 				return
 			}
 			f.log.Warn("a request could not be passed on", slog.String("path", r.URL.Path), telemetry.Err(err))
-			refuse(w)
+			answer.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the API server cannot be reached")
 		},
 	}
 	if listener != nil {
@@ -59,10 +60,14 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) { f.proxy.
 
 // RoundTrip implements http.RoundTripper.
 func (f *Forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
-	if lasts(r) {
-		return f.up.Shared.RoundTrip(r)
+	up := f.up
+	if f.vouch != nil && Vouched(r.Context()) != nil {
+		up = f.vouch.Up
 	}
-	return f.up.Single.RoundTrip(r)
+	if lasts(r) {
+		return up.Shared.RoundTrip(r)
+	}
+	return up.Single.RoundTrip(r)
 }
 
 // lasts reports whether a request may take as long as its client wants.
@@ -79,21 +84,12 @@ func (f *Forwarder) rewrite(p *httputil.ProxyRequest) {
 			delete(p.Out.Header, name)
 		}
 	}
+	if id := Vouched(p.In.Context()); id != nil && f.vouch != nil {
+		f.vouch.name(p.Out.Header, id)
+	}
 	if _, ok := p.In.Header["User-Agent"]; !ok {
 		p.Out.Header["User-Agent"] = nil // otherwise Go's own is sent
 	}
-}
-
-// refuse says, as API servers refuse, that the API server cannot be reached.
-func refuse(w http.ResponseWriter) {
-	body, _ := json.Marshal(metav1.Status{ //nolint:errchkjson // texts and numbers
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Message: "the API server cannot be reached", Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
-	})
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Retry-After", "1")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write(append(body, '\n')) // the client is gone otherwise
 }
 
 // pool lends buffers for bodies.

@@ -30,16 +30,20 @@ func NewKubeconfig() *cobra.Command {
 		Long: `Write a kubeconfig whose server is the gateway: that of --kubeconfig (or the one that kubectl
 would take) with another server line, and the authority that the gateway's certificate is of.
 Users and namespaces stay. The gateway takes bearer tokens, be they written down, in a file or
-from a plugin; client certificates it cannot pass on.
+from a plugin, and client certificates where it has --client-certificates, as that of
+"deltaplane up" has.
 
 With --user none, for a gateway before a dev cluster, nothing is read and nobody is named.`,
 		Example: `  deltaplane kubeconfig -o gateway.kubeconfig
   deltaplane kubeconfig --server https://deltaplane.example.com:7449 --certificate-authority ca.crt`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			made, err := k.make()
+			made, certificate, err := k.make()
 			if err != nil {
 				return err
+			}
+			if certificate {
+				fmt.Fprintln(cmd.ErrOrStderr(), "The user shows a client certificate: the gateway must have --client-certificates, as that of \"deltaplane up\" has.")
 			}
 			if k.output == "" || k.output == "-" {
 				_, err = cmd.OutOrStdout().Write(made)
@@ -58,28 +62,27 @@ With --user none, for a gateway before a dev cluster, nothing is read and nobody
 	return cmd
 }
 
-func (k *kubeconfig) make() ([]byte, error) {
+func (k *kubeconfig) make() (made []byte, certificate bool, err error) {
 	u, err := url.Parse(k.server)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--server %q: want https://host:port", k.server)}
+		return nil, false, &cli.UsageError{Err: fmt.Errorf("--server %q: want https://host:port", k.server)}
 	}
 	if k.name != "" && k.name != "none" {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--user %q: want none", k.name)}
+		return nil, false, &cli.UsageError{Err: fmt.Errorf("--user %q: want none", k.name)}
 	}
 	if u.Scheme == "http" && k.name == "" {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--server %q: clients of Kubernetes send no token without TLS: want https, or --user none", k.server)}
+		return nil, false, &cli.UsageError{Err: fmt.Errorf("--server %q: clients of Kubernetes send no token without TLS: want https, or --user none", k.server)}
 	}
 	r := kube.Rewrite{Kubeconfig: k.source, Context: k.context, Server: k.server, NoUser: k.name == "none"}
 	if u.Scheme == "https" {
 		if r.CA, err = k.authority(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	made, err := r.Make()
-	if err != nil {
-		return nil, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: %w", err)}
+	if made, certificate, err = r.Make(); err != nil {
+		return nil, false, &cli.UsageError{Err: fmt.Errorf("--kubeconfig: %w", err)}
 	}
-	return made, nil
+	return made, certificate, nil
 }
 
 // authority is the certificate of the authority; nothing where the host's authorities are meant.

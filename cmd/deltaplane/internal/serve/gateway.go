@@ -21,9 +21,10 @@ import (
 
 // gatewayFlags are the flags of the gateway.
 type gatewayFlags struct {
-	config gateway.Config
-	index  string
-	dial   rpc.DialConfig
+	config     gateway.Config
+	index      string
+	dial       rpc.DialConfig
+	frontProxy kube.Credentials
 }
 
 func (g *gatewayFlags) register(flags *pflag.FlagSet, prefix string) {
@@ -49,7 +50,10 @@ watch of each resource, however many clients there are.
 Callers show the API server's own tokens. The cluster says whose they are and what they may
 read, by TokenReview and SubjectAccessReview: the gateway's own credentials need the
 ClusterRoles deltaplane-authority and deltaplane-gateway of deploy/rbac.yaml. Who is not known, or may not, is refused by the API server itself.
-Client certificates cannot be passed on. With --api-url everybody may read everything.
+Client certificates end here. With --client-certificates impersonate their owners are named to the
+API server by impersonation, which the gateway's own credentials must be permitted (the ClusterRole
+deltaplane-gateway-impersonator); with front-proxy by the headers of an authenticating proxy.
+With --api-url everybody may read everything.
 
 Collections that lack something are not answered from: mirror them without selectors and
 with --keep-managed-fields, or permit that to be missing by --without-managed-fields.`,
@@ -69,6 +73,10 @@ with --keep-managed-fields, or permit that to be missing by --without-managed-fi
 	flags.StringVar(&g.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&g.config.TLS.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
 	flags.StringVar(&g.config.TLS.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
+	flags.StringVar((*string)(&g.config.ClientCertificates), "client-certificates", "", "take client certificates of the cluster, and name their owners to the API server by `impersonate` or front-proxy")
+	flags.StringVar(&g.config.ClientCA, "client-ca", "", "PEM `file` of the authorities whose client certificates count (default: those of the cluster, by the ConfigMap kube-system/extension-apiserver-authentication)")
+	flags.StringVar(&g.frontProxy.CertFile, "front-proxy-cert", "", "PEM `file` of the certificate that the API server knows an authenticating proxy by")
+	flags.StringVar(&g.frontProxy.KeyFile, "front-proxy-key", "", "PEM `file` of its key")
 	flags.BoolVar(&g.config.Insecure, "insecure", false, "permit listening beyond loopback without TLS")
 	registerAdmin(flags, &g.config.Admin)
 	cli.RegisterDial(flags, &g.dial)
@@ -77,11 +85,16 @@ with --keep-managed-fields, or permit that to be missing by --without-managed-fi
 	return cmd
 }
 
-// certify makes a certificate for the gateway of a cluster that asks for tokens, unless it has one:
-// clients of Kubernetes send none without TLS.
+// certify makes a certificate for the gateway of a cluster that asks who calls, unless it has one:
+// clients of Kubernetes show no credentials without TLS. Those with certificates are impersonated,
+// as far as the user of the kubeconfig may.
 func (u *upFlags) certify() error {
 	tls := &u.gateway.config.TLS
-	if !u.runs("gateway") || u.kube.Source().URL != "" || tls.CertFile != "" {
+	if !u.runs("gateway") || u.kube.Source().URL != "" {
+		return nil
+	}
+	u.gateway.config.ClientCertificates = gateway.Impersonate
+	if tls.CertFile != "" {
 		return nil
 	}
 	files, err := trust.NewLocal(filepath.Join(u.dataDir, "gateway"), "deltaplane-gateway", "localhost", "127.0.0.1", "::1")
@@ -100,6 +113,28 @@ func (g *gatewayFlags) url() string {
 	return "http://" + g.config.Listen
 }
 
+// vouching is the API server with the credentials that go with requests of those who show a client
+// certificate; nil where none are taken.
+func (g *gatewayFlags) vouching(source kube.Config) (*kube.Upstream, error) {
+	named := g.frontProxy.CertFile != "" && g.frontProxy.KeyFile != ""
+	switch g.config.ClientCertificates {
+	case gateway.Impersonate:
+		if g.frontProxy != (kube.Credentials{}) {
+			return nil, errors.New("--front-proxy-cert and --front-proxy-key are for --client-certificates front-proxy")
+		}
+		return kube.LoadUpstream(source, kube.Credentials{Own: true})
+	case gateway.FrontProxy:
+		if !named {
+			return nil, errors.New("--client-certificates front-proxy needs --front-proxy-cert and --front-proxy-key")
+		}
+		return kube.LoadUpstream(source, g.frontProxy)
+	}
+	if g.frontProxy != (kube.Credentials{}) {
+		return nil, errors.New("--front-proxy-cert and --front-proxy-key are for --client-certificates front-proxy")
+	}
+	return nil, nil //nolint:nilnil // nobody's
+}
+
 // runGateway serves the API of a cluster, which the client reaches and source says how to reach.
 func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *kube.Client, source kube.Config) error {
 	cfg := g.config
@@ -107,11 +142,18 @@ func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *ku
 	if err := errors.Join(t.Validate(), cfg.Validate()); err != nil {
 		return &cli.UsageError{Err: err}
 	}
-	upstream, err := kube.LoadUpstream(source)
+	upstream, err := kube.LoadUpstream(source, kube.Credentials{})
 	if err != nil {
 		return &cli.UsageError{Err: err}
 	}
 	defer upstream.Close()
+	vouching, err := g.vouching(source)
+	if err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	if vouching != nil {
+		defer vouching.Close()
+	}
 	return withTelemetry(ctx, t, "gateway", func(tel *telemetry.Telemetry) error {
 		traced := g.dial
 		traced.Tracer = tel.Tracer
@@ -120,7 +162,7 @@ func runGateway(ctx context.Context, g *gatewayFlags, t telemetry.Config, kc *ku
 			return err
 		}
 		defer conn.Close()
-		service, err := gateway.New(cfg, gateway.Deps{Index: client.NewIndex(conn), Kube: kc, Upstream: upstream}, tel)
+		service, err := gateway.New(cfg, gateway.Deps{Index: client.NewIndex(conn), Kube: kc, Upstream: upstream, Vouching: vouching}, tel)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,173 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
+)
+
+// VisiblePrefix before the path of a request asks for what its sender may see of a resource where
+// it may not see all: the objects of those namespaces in which it may list or watch them. A client
+// writes it into the server line of its kubeconfig.
+const VisiblePrefix = "/visible"
+
+// withoutPrefix is the request as an API server knows it, and whether it had the prefix.
+func withoutPrefix(r *http.Request) (*http.Request, bool) {
+	rest, ok := strings.CutPrefix(r.URL.Path, VisiblePrefix+"/")
+	if !ok {
+		return r, false
+	}
+	out := r.Clone(r.Context())
+	out.URL = &url.URL{Path: "/" + rest, RawQuery: r.URL.RawQuery}
+	if raw, ok := strings.CutPrefix(r.URL.RawPath, VisiblePrefix+"/"); ok {
+		out.URL.RawPath = "/" + raw
+	}
+	return out, true
+}
+
+// limited reports whether a read that is denied may be answered in part.
+func (c *caller) limited(read *request.Read, denied string) bool {
+	return c.sighted && denied == "access" && read.Verb != request.Get && read.Namespace == ""
+}
+
+const (
+	// askedAtOnce are the namespaces about which the cluster is asked at the same time.
+	askedAtOnce = 16
+	// aheadWithin is how long a list of what is visible waits to be recent.
+	aheadWithin = 5 * time.Second
+)
+
+// partly finds what a caller may see of a resource of which it may not see all.
+func (s *Service) partly(ctx context.Context, who *caller, read *request.Read) (may right, reason string) {
+	if !read.Namespaced && !read.Resource.IsNamespaces() {
+		return nil, "access"
+	}
+	want := s.attributes(read)
+	scope, err := s.scope(ctx, who, want)
+	if err != nil {
+		return nil, "access"
+	}
+	read.Scope = &scope
+	return func(ctx context.Context) answer.Verdict {
+		again, err := s.scope(ctx, who, want)
+		switch {
+		case err != nil:
+			return answer.End
+		case !again.Equal(scope):
+			return answer.Expire
+		}
+		return answer.GoOn
+	}, ""
+}
+
+// scope is where somebody may do what it wants to: everywhere, or in those of the namespaces that
+// role bindings suggest.
+func (s *Service) scope(ctx context.Context, who *caller, want access.Attributes) (access.Scope, error) {
+	id := who.identity(ctx)
+	if id == nil {
+		return access.Scope{}, errNobody
+	}
+	if s.may(ctx, id, want) {
+		return access.Scope{All: true}, nil
+	}
+	suggested, err := s.authority.NamespacesOf(ctx, id, s.cfg.Cluster)
+	if err != nil {
+		return access.Scope{}, err
+	}
+	granted := make([]bool, len(suggested))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(askedAtOnce)
+	for i, namespace := range suggested {
+		group.Go(func() error {
+			in := want
+			in.Namespace, in.FieldSelector, in.LabelSelector = namespace, "", ""
+			var err error
+			granted[i], _, err = s.authority.Decide(ctx, id, in)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return access.Scope{}, err
+	}
+	var out access.Scope
+	for i, namespace := range suggested {
+		if granted[i] {
+			out.Namespaces = append(out.Namespaces, namespace)
+		}
+	}
+	return out, nil
+}
+
+// unseen answers for a part of a resource that cannot be shown now.
+func unseen(w http.ResponseWriter, read *request.Read, reason string) {
+	if reason == "sight" || reason == "version" && read.Match == request.Exact {
+		answer.Refuse(w, http.StatusGone, metav1.StatusReasonExpired, "the state at that resource version, or what was visible of it, is not known any more: list again")
+		return
+	}
+	answer.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what is visible cannot be shown now: "+reason)
+}
+
+// sights is which part of a resource callers were shown last: a watch that goes on behind a list
+// must be of the same part, or its reader would never hear of what was visible before. Its zero
+// value is empty.
+type sights struct {
+	mu  sync.Mutex
+	all map[sightKey]sight // guarded by mu
+}
+
+type sightKey struct {
+	caller   string
+	resource request.Resource
+}
+
+// sight is a part of a resource, shown from a version on.
+type sight struct{ part, from uint64 }
+
+// maxSights bounds what is remembered. Who is forgotten is believed.
+const maxSights = 16_384
+
+func (c *caller) sightOf(read *request.Read) (sightKey, uint64) {
+	if read.Scope == nil {
+		return sightKey{c.key, read.Resource}, 0
+	}
+	return sightKey{c.key, read.Resource}, read.Scope.Print()
+}
+
+// shown notes what a caller is shown at a version.
+func (s *sights) shown(c *caller, read *request.Read, version uint64) {
+	if !c.sighted || read.Namespace != "" {
+		return
+	}
+	key, part := c.sightOf(read)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil || len(s.all) >= maxSights {
+		s.all = map[sightKey]sight{}
+	}
+	if was, ok := s.all[key]; ok && was.part == part {
+		version = min(version, was.from)
+	}
+	s.all[key] = sight{part, version}
+}
+
+// goesOn reports whether a watch behind a version is of what a list of that version has shown.
+func (s *sights) goesOn(c *caller, read *request.Read) bool {
+	if !c.sighted || read.Namespace != "" {
+		return true
+	}
+	key, part := c.sightOf(read)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, ok := s.all[key]
+	return !ok || was.part == part && read.Version >= was.from
+}
