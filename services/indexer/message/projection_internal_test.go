@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/deltaplane/deltaplane/internal/fieldmask"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
@@ -23,7 +24,7 @@ func TestPathsOfFieldMasksAreRefusedByName(t *testing.T) {
 		"spec.containers[0].name": "'[' is not part", "spec.containers[*]": "'[' is not part", "a]": "']' is not part", "a.*": "'*' is not part",
 		"{.metadata.name}": "'{' is not part", "a}": "'}' is not part", "a(b": "'(' is not part", "$.metadata": "'$' is not part",
 		"metadata.name,status": "',' is not part", "a b": "' ' is not part", "a\tb": "'\\t' is not part", "/metadata/name": "joined by dots",
-		"a." + strings.Repeat("x", maxMaskPath): "longer than", "kind.x": "kind has no fields", "metadata.name.first": "metadata.name has no fields",
+		"a." + strings.Repeat("x", fieldmask.MaxPath): "longer than", "kind.x": "kind has no fields", "metadata.name.first": "metadata.name has no fields",
 	} {
 		_, err := Project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{"status.phase", path}})
 		st := rpc.Status(err, fault.Rules)

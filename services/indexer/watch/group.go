@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/fieldmask"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
@@ -110,7 +111,7 @@ type items struct {
 
 type viewed struct {
 	object *store.Object
-	mask   *message.Mask
+	mask   *fieldmask.Mask
 	keys   bool
 	item   message.Item
 }
