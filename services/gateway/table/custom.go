@@ -1,0 +1,111 @@
+package table
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
+)
+
+// Column is one of a custom resource, behind its name.
+type Column struct {
+	Name, Type, JSONPath string
+}
+
+// ageColumn is what a custom resource without columns has.
+var ageColumn = []Column{{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"}}
+
+// customRows is the rower of a custom resource; nil where the API server has other columns.
+func customRows(columns []metav1.TableColumnDefinition, custom []Column) (rower, error) {
+	if len(custom) == 0 {
+		custom = ageColumn
+	}
+	if len(columns) != len(custom)+1 || columns[0].Name != "Name" {
+		return nil, nil //nolint:nilnil // they are not known
+	}
+	for i, c := range custom {
+		if have := columns[i+1]; have.Name != c.Name || have.Type != c.Type {
+			return nil, nil //nolint:nilnil // as above
+		}
+		if _, err := parsePath(c); err != nil {
+			return nil, err
+		}
+	}
+	return func(object []byte, now time.Time) ([]any, []metav1.TableRowCondition, error) {
+		var content map[string]any
+		if err := utiljson.Unmarshal(object, &content); err != nil {
+			return nil, nil, err
+		}
+		meta, _ := content["metadata"].(map[string]any)
+		cells := []any{meta["name"]}
+		for _, c := range custom {
+			path, err := parsePath(c) // one remembers what it found, so each row has its own
+			if err != nil {
+				return nil, nil, err
+			}
+			cells = append(cells, cell(path, c.Type, content, now))
+		}
+		return cells, nil, nil
+	}, nil
+}
+
+func parsePath(c Column) (*jsonpath.JSONPath, error) {
+	path := jsonpath.New(c.Name)
+	if err := path.Parse("{" + c.JSONPath + "}"); err != nil {
+		return nil, fmt.Errorf("table: column %q: %w", c.Name, err)
+	}
+	return path.AllowMissingKeys(true), nil
+}
+
+// cell is what is at a path, as the type of its column has it; nil where that is nothing.
+func cell(path *jsonpath.JSONPath, kind string, content map[string]any, now time.Time) any {
+	found, err := path.FindResults(content)
+	if err != nil || len(found) == 0 || len(found[0]) == 0 {
+		return nil
+	}
+	value := found[0][0].Interface()
+	if kind == "string" {
+		var text bytes.Buffer
+		if path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}) != nil {
+			return nil
+		}
+		return text.String()
+	}
+	switch v := value.(type) {
+	case int64:
+		switch kind {
+		case "integer":
+			return v
+		case "number":
+			return float64(v)
+		}
+	case float64:
+		switch kind {
+		case "integer":
+			return int64(v)
+		case "number":
+			return v
+		}
+	case bool:
+		if kind == "boolean" {
+			return v
+		}
+	case string:
+		if kind == "date" {
+			return date(v, now)
+		}
+	}
+	return nil
+}
+
+func date(text string, now time.Time) string {
+	var t metav1.Time
+	if t.UnmarshalQueryParameter(text) != nil {
+		return "<invalid>"
+	}
+	return since(t.Time, now)
+}
