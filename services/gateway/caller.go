@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
 // caller is who sends a request.
@@ -18,8 +19,8 @@ type caller struct {
 	identity func(context.Context) *access.Identity
 	// unknown is why nothing can be answered to it from the index; empty where that can be.
 	unknown string
-	// sighted says that it wants to see what it may see of a resource where it may not see all.
-	sighted bool
+	// options is how it wants its answers to differ from those of an API server.
+	options request.Options
 	key     string // of name; empty until it is asked for
 	// vouch is as whom the request is passed on; nil where its own credentials are.
 	vouch *access.Identity

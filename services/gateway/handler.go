@@ -28,7 +28,17 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request) {
 	if who.vouch != nil {
 		r = r.WithContext(forward.Vouch(r.Context(), who.vouch))
 	}
-	r, who.sighted = withoutPrefix(r)
+	var err error
+	if r, who.options, err = request.Unprefixed(r); err != nil {
+		s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
+		answer.Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	if who.options.Mask != nil && r.Method == http.MethodPut {
+		s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
+		answer.Refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "an object that was read with some of its fields would lose the others: patch it, or replace it without "+request.FieldsPrefix)
+		return
+	}
 	read, reason := request.Parse(r)
 	verb := "other"
 	if reason == "" {
@@ -71,13 +81,20 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, who *caller,
 			return reason
 		}
 	}
+	kind := answer.KindOf(m)
+	read.Mask = who.options.Mask
+	if read.Form == request.Table {
+		if kind.Table = s.tables.of(r.Context(), read.Resource, m.Resource); kind.Table == nil {
+			return "table"
+		}
+	}
 	switch read.Verb {
 	case request.Get:
 		return s.get(w, r, read, m)
 	case request.List:
-		return s.list(w, r, who, read, m)
+		return s.list(w, r, who, read, kind, m)
 	default:
-		return s.watch(w, r, who, read, m, may)
+		return s.watch(w, r, who, read, kind, m, may)
 	}
 }
 
@@ -163,7 +180,7 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 	return ""
 }
 
-func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, m *mirror.Mirror) (reason string) {
+func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, kind answer.Kind, m *mirror.Mirror) (reason string) {
 	done, ok := s.flow.list(r.Context(), who.name(r))
 	if !ok {
 		s.metrics.refused(read, "flow")
@@ -177,7 +194,7 @@ func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read
 	}
 	s.metrics.byIndex(read)
 	s.sights.shown(who, read, version)
-	more, err := answer.List(w, read, answer.KindOf(m), v, version)
+	more, err := answer.List(w, read, kind, v, version)
 	if more {
 		m.Keep(v, version)
 	}
@@ -192,7 +209,7 @@ func abort(err error) {
 	}
 }
 
-func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, m *mirror.Mirror, may right) (reason string) {
+func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, kind answer.Kind, m *mirror.Mirror, may right) (reason string) {
 	ctx := r.Context()
 	ended, ok := s.flow.watch(who.name(r))
 	if !ok {
@@ -203,7 +220,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 	defer ended()
 	sent := s.monitor.delivered(read.Resource)
 	one := &answer.Watch{
-		Read: read, Kind: answer.KindOf(m), Mirror: m, Drain: s.draining,
+		Read: read, Kind: kind, Mirror: m, Drain: s.draining,
 		May: func() answer.Verdict {
 			if !s.set.Fit(m) {
 				return answer.End

@@ -48,6 +48,7 @@ type Service struct {
 	lately    lately
 	flow      flow
 	sights    sights
+	tables    tables
 
 	certificates *certificates // nil where none are taken
 
@@ -64,7 +65,7 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{})}
+	s := &Service{cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{}), tables: tables{kube: deps.Kube, log: tel.Log}}
 	var err error
 	if cfg.TLS.CertFile != "" {
 		if s.tls, err = certs.Server(cfg.TLS, true, "h2", "http/1.1"); err != nil {

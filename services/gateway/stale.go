@@ -24,7 +24,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	m, at := s.set.Last(read.Group, read.Resource.Version, read.Resource.Name)
-	if m == nil || at.IsZero() || !fits(m, read) {
+	if m == nil || at.IsZero() || !fits(m, read) || read.Form == request.Table {
 		return false
 	}
 	read.Namespaced = m.Resource.Namespaced

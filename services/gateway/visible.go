@@ -3,8 +3,6 @@ package gateway
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,28 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
-// VisiblePrefix before the path of a request asks for what its sender may see of a resource where
-// it may not see all: the objects of those namespaces in which it may list or watch them. A client
-// writes it into the server line of its kubeconfig.
-const VisiblePrefix = "/visible"
-
-// withoutPrefix is the request as an API server knows it, and whether it had the prefix.
-func withoutPrefix(r *http.Request) (*http.Request, bool) {
-	rest, ok := strings.CutPrefix(r.URL.Path, VisiblePrefix+"/")
-	if !ok {
-		return r, false
-	}
-	out := r.Clone(r.Context())
-	out.URL = &url.URL{Path: "/" + rest, RawQuery: r.URL.RawQuery}
-	if raw, ok := strings.CutPrefix(r.URL.RawPath, VisiblePrefix+"/"); ok {
-		out.URL.RawPath = "/" + raw
-	}
-	return out, true
-}
-
 // limited reports whether a read that is denied may be answered in part.
 func (c *caller) limited(read *request.Read, denied string) bool {
-	return c.sighted && denied == "access" && read.Verb != request.Get && read.Namespace == ""
+	return c.options.Visible && denied == "access" && read.Verb != request.Get && read.Namespace == ""
 }
 
 const (
@@ -145,7 +124,7 @@ func (c *caller) sightOf(read *request.Read) (sightKey, uint64) {
 
 // shown notes what a caller is shown at a version.
 func (s *sights) shown(c *caller, read *request.Read, version uint64) {
-	if !c.sighted || read.Namespace != "" {
+	if !c.options.Visible || read.Namespace != "" {
 		return
 	}
 	key, part := c.sightOf(read)
@@ -162,7 +141,7 @@ func (s *sights) shown(c *caller, read *request.Read, version uint64) {
 
 // goesOn reports whether a watch behind a version is of what a list of that version has shown.
 func (s *sights) goesOn(c *caller, read *request.Read) bool {
-	if !c.sighted || read.Namespace != "" {
+	if !c.options.Visible || read.Namespace != "" {
 		return true
 	}
 	key, part := c.sightOf(read)

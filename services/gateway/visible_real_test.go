@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/deltaplane/deltaplane/services/gateway"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
 // names are the objects of a list, as namespace/name, its version and its continue token.
@@ -49,12 +49,12 @@ func TestRealACallerSeesWhatItMayOfWhatItMayNotSeeAsAWhole(t *testing.T) {
 	one, two := r.tenant(), r.tenant()
 	one.create("/api/v1/namespaces/"+one.ns+"/configmaps", `{"metadata":{"name":"b"}}`)
 	auth := []string{"Authorization", "Bearer " + one.token}
-	for _, path := range []string{"/api/v1/configmaps", gateway.VisiblePrefix + "/api/v1/nodes", gateway.VisiblePrefix + "/api/v1/namespaces/" + two.ns + "/configmaps"} {
+	for _, path := range []string{"/api/v1/configmaps", request.VisiblePrefix + "/api/v1/nodes", request.VisiblePrefix + "/api/v1/namespaces/" + two.ns + "/configmaps"} {
 		if _, code, _ := one.read(path, auth...); code != http.StatusForbidden {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
-	all := gateway.VisiblePrefix + "/api/v1/configmaps"
+	all := request.VisiblePrefix + "/api/v1/configmaps"
 	mine := []string{one.ns + "/a", one.ns + "/b"}
 	var version string
 	for _, query := range []string{"", any0, "?labelSelector=!none"} {
@@ -74,7 +74,7 @@ func TestRealACallerSeesWhatItMayOfWhatItMayNotSeeAsAWhole(t *testing.T) {
 	if !slices.Equal(paged, mine) {
 		t.Errorf("by pages: %q, want %q", paged, mine)
 	}
-	if got, _, _ := one.names(gateway.VisiblePrefix + "/api/v1/namespaces"); len(got) != 0 {
+	if got, _, _ := one.names(request.VisiblePrefix + "/api/v1/namespaces"); len(got) != 0 {
 		t.Errorf("namespaces %q are visible by no role", got)
 	}
 

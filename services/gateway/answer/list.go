@@ -34,8 +34,11 @@ func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, versio
 	p := page{to: w, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
 	defer p.free()
 	kind, apiVersion := k.ListKind, k.APIVersion
-	if r.Form == request.Metadata {
+	switch r.Form {
+	case request.Metadata:
 		kind, apiVersion = partialKind+"List", partialVersion
+	case request.Table:
+		kind, apiVersion = "Table", partialVersion
 	}
 	p.text(`{"kind":`, string(quoted(kind)), `,"apiVersion":`, string(quoted(apiVersion)), `,"metadata":{"resourceVersion":"`, meta.ResourceVersion, `"`)
 	if meta.Continue != "" {
@@ -44,11 +47,15 @@ func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, versio
 	if meta.RemainingItemCount != nil {
 		p.text(`,"remainingItemCount":`, strconv.FormatInt(*meta.RemainingItemCount, 10))
 	}
-	p.text(`},"items":[`)
+	if r.Form == request.Table {
+		p.text(`},"columnDefinitions":`, string(k.Table.Columns), `,"rows":[`)
+	} else {
+		p.text(`},"items":[`)
+	}
 	header(w, r.Form)
 	n := 0
 	for o := range objects {
-		if err := p.item(&k, o, r.Form, n); err != nil {
+		if err := p.item(&k, o, r, n); err != nil {
 			return false, err
 		}
 		n++
@@ -141,11 +148,11 @@ func (p *page) text(parts ...string) {
 	}
 }
 
-func (p *page) item(k *Kind, o *store.Object, form request.Form, n int) (err error) {
+func (p *page) item(k *Kind, o *store.Object, r *request.Read, n int) (err error) {
 	if n > 0 {
 		*p.buffer = append(*p.buffer, ',')
 	}
-	if *p.buffer, err = k.appendItem(*p.buffer, o, form); err != nil {
+	if *p.buffer, err = k.appendItem(*p.buffer, o, r); err != nil {
 		return err
 	}
 	most := chunk

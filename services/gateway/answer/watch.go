@@ -58,6 +58,7 @@ type Watch struct {
 	buffer  []byte
 	events  []*mirror.Event
 	frames  int    // in buffer
+	headed  bool   // the columns of a Table are sent
 	sent    uint64 // the version that was sent last
 }
 
@@ -196,7 +197,7 @@ func (w *Watch) initial() error {
 			if !w.choose.takes(o) {
 				continue
 			}
-			if err := w.frame(watch.Added, func(b []byte) ([]byte, error) { return appendObject(b, o, w.Read.Form) }); err != nil {
+			if err := w.frame(watch.Added, func(b []byte) ([]byte, error) { return w.append(b, o, 0) }); err != nil {
 				return err
 			}
 		}
@@ -240,11 +241,31 @@ func (w *Watch) event(e *mirror.Event) error {
 	case e.Final != nil:
 		return w.object(watch.Deleted, e.Final)
 	}
-	return w.frame(watch.Deleted, func(b []byte) ([]byte, error) { return appendVersioned(b, e.Old, w.Read.Form, e.Version) })
+	return w.frame(watch.Deleted, func(b []byte) ([]byte, error) { return w.append(b, e.Old, e.Version) })
 }
 
 func (w *Watch) object(kind watch.EventType, o *store.Object) error {
-	return w.frame(kind, func(b []byte) ([]byte, error) { return appendObject(b, o, w.Read.Form) })
+	return w.frame(kind, func(b []byte) ([]byte, error) { return w.append(b, o, 0) })
+}
+
+// append appends an object, at another version than its own where one is given.
+func (w *Watch) append(b []byte, o *store.Object, version uint64) ([]byte, error) {
+	if w.Read.Form != request.Table {
+		if version > 0 {
+			return appendVersioned(b, o, shapeOf(w.Read), version)
+		}
+		return appendObject(b, o, shapeOf(w.Read))
+	}
+	payload, err := o.Payload()
+	if err == nil && version > 0 {
+		payload, err = appendVersioned(nil, o, shape{}, version)
+	}
+	if err != nil {
+		return b, err
+	}
+	columns := !w.headed
+	w.headed = true
+	return w.Kind.appendTable(b, payload, w.Read.Object, columns)
 }
 
 func (w *Watch) frame(kind watch.EventType, object func([]byte) ([]byte, error)) (err error) {

@@ -13,7 +13,7 @@ import (
 // Form is how objects are written.
 type Form uint8
 
-// The forms: the first two are JSON.
+// The forms.
 const (
 	// Full is the objects as they are.
 	Full Form = iota
@@ -21,6 +21,8 @@ const (
 	Metadata
 	// MetadataProtobuf is PartialObjectMetadata in protobuf.
 	MetadataProtobuf
+	// Table is rows for people, in JSON.
+	Table
 )
 
 const metaGroup = "meta.k8s.io"
@@ -115,6 +117,8 @@ func (c *clause) form(v Verb) (Form, bool) {
 		return Full, true
 	case c.params["g"] != metaGroup || c.params["v"] != "v1":
 		return Full, false
+	case as == "Table" && v != Get:
+		return Table, true
 	case as == "PartialObjectMetadataList" && v == List, as == "PartialObjectMetadata" && v != List:
 		return Metadata, true
 	}

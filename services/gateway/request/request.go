@@ -8,11 +8,13 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/fieldmask"
 )
 
 // Verb is what a read does.
@@ -65,6 +67,10 @@ type Read struct {
 	Scope *access.Scope
 	// Form is how objects are to be written.
 	Form Form
+	// Mask is the fields that objects keep of the full form; nil keeps all.
+	Mask *fieldmask.Mask
+	// Object is what the rows of a Table have of their objects: None, Metadata, or Object.
+	Object metav1.IncludeObjectPolicy
 	// Gzip says that the client takes a compressed answer.
 	Gzip bool
 
@@ -172,6 +178,8 @@ func Parse(r *http.Request) (read *Read, reason string) {
 			return nil, "parameter"
 		}
 	}
+	include, includes := q.Get("includeObject"), q.Has("includeObject")
+	q.Del("includeObject")
 	read = &Read{Path: p, Verb: List, Gzip: takesGzip(r.Header)}
 	isWatch, ok := boolean(q.Get("watch"))
 	if !ok {
@@ -195,6 +203,9 @@ func Parse(r *http.Request) (read *Read, reason string) {
 	if read.Form, ok = negotiate(r.Header, read.Verb); !ok {
 		return nil, "encoding"
 	}
+	if !read.rows(include, includes) {
+		return nil, "parameter"
+	}
 	if !read.choose(q) {
 		return nil, "selector"
 	}
@@ -209,10 +220,25 @@ func Parse(r *http.Request) (read *Read, reason string) {
 	return read, ""
 }
 
+// rows reads what the rows of a Table have beside their cells.
+func (r *Read) rows(include string, has bool) bool {
+	if r.Form != Table {
+		return !has
+	}
+	switch r.Object = metav1.IncludeObjectPolicy(include); r.Object {
+	case "":
+		r.Object = metav1.IncludeMetadata
+		return !has
+	case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+		return true
+	}
+	return false
+}
+
 func known(name string) bool {
 	switch name {
 	case "labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "resourceVersionMatch", "watch", "allowWatchBookmarks",
-		"sendInitialEvents", "timeoutSeconds", "timeout":
+		"sendInitialEvents", "timeoutSeconds", "timeout", "includeObject":
 		return true
 	}
 	return false
@@ -314,7 +340,7 @@ func (r *Read) watch(q url.Values) bool {
 	if q.Has("limit") || q.Has("continue") {
 		return false
 	}
-	if r.Bookmarks, ok = boolean(q.Get("allowWatchBookmarks")); !ok {
+	if r.Bookmarks, ok = boolean(q.Get("allowWatchBookmarks")); !ok || r.Bookmarks && r.Form == Table { // a row of nothing
 		return false
 	}
 	if s := q.Get("timeoutSeconds"); s != "" {

@@ -140,8 +140,9 @@ func TestTheFormThatIsAcceptedIsChosen(t *testing.T) {
 		proto:                                {},
 		proto + meta:                         {request.MetadataProtobuf, true},
 		proto + meta + "," + js:              {request.MetadataProtobuf, true},
-		js + table + "," + js:                {}, // kubectl
-		js + ";q=0.5," + js + table:          {},
+		js + table + "," + js:                {request.Table, true}, // kubectl
+		js + ";q=0.5," + js + table:          {request.Table, true},
+		proto + table + "," + js:             {},
 		js + table + ";q=0.5," + js:          {request.Full, true},
 		"application/yaml":                   {},
 		"application/cbor":                   {},
