@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	// listsAtOnce are answered to one caller at the same time, and maxLists with those that wait for
-	// their turn, up to turnWithin.
+	// listsAtOnce are answered to one caller at the same time, and maxLists are all that it has: those
+	// that wait for their turn, up to turnWithin, and those whose reader is slow. A turn ends after
+	// turnFor: what takes longer waits for its reader, and costs little.
 	listsAtOnce = 16
-	maxLists    = 512
+	maxLists    = 2048
 	turnWithin  = 15 * time.Second
+	turnFor     = 2 * time.Second
 	// maxWatches is how many watches one caller has from the index.
 	maxWatches = 16_384
 
@@ -46,8 +48,11 @@ func (f *flow) list(ctx context.Context, caller string) (done func(), ok bool) {
 		f.leave(caller, 1, 0)
 		return nil, false
 	}
+	release := sync.OnceFunc(func() { s.turns.Release(1) })
+	over := time.AfterFunc(turnFor, release)
 	return sync.OnceFunc(func() {
-		s.turns.Release(1)
+		over.Stop()
+		release()
 		f.leave(caller, 1, 0)
 	}), true
 }
