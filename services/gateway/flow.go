@@ -10,12 +10,12 @@ import (
 
 const (
 	// listsAtOnce are answered to one caller at the same time, and maxLists are all that it has: those
-	// that wait for their turn, up to turnWithin, and those whose reader is slow. A turn ends after
-	// turnFor: what takes longer waits for its reader, and costs little.
+	// that wait for their turn, up to turnWithin, and those whose reader is slow. A turn ends when
+	// nothing was written for turnIdle: what waits for its reader costs little.
 	listsAtOnce = 16
 	maxLists    = 2048
 	turnWithin  = 15 * time.Second
-	turnFor     = 2 * time.Second
+	turnIdle    = 20 * time.Millisecond
 	// maxWatches is how many watches one caller has from the index.
 	maxWatches = 16_384
 
@@ -36,8 +36,24 @@ type share struct {
 	lists, watches int // guarded by flow.mu
 }
 
-// list waits for a turn to answer a list, or the first state of a watch. Done gives it back, once.
-func (f *flow) list(ctx context.Context, caller string) (done func(), ok bool) {
+// turn is that of a list, or of the first state of a watch.
+type turn struct {
+	release, leave func() // once each
+	idle           *time.Timer
+}
+
+// wrote keeps the turn: something was written.
+func (t *turn) wrote() { t.idle.Reset(turnIdle) }
+
+// done ends the list. It may be called again.
+func (t *turn) done() {
+	t.idle.Stop()
+	t.release()
+	t.leave()
+}
+
+// list waits for the turn of a list of a caller; it reports false when none comes.
+func (f *flow) list(ctx context.Context, caller string) (*turn, bool) {
 	s, ok := f.enter(caller, 1, 0)
 	if !ok {
 		return nil, false
@@ -48,13 +64,9 @@ func (f *flow) list(ctx context.Context, caller string) (done func(), ok bool) {
 		f.leave(caller, 1, 0)
 		return nil, false
 	}
-	release := sync.OnceFunc(func() { s.turns.Release(1) })
-	over := time.AfterFunc(turnFor, release)
-	return sync.OnceFunc(func() {
-		over.Stop()
-		release()
-		f.leave(caller, 1, 0)
-	}), true
+	t := &turn{release: sync.OnceFunc(func() { s.turns.Release(1) }), leave: sync.OnceFunc(func() { f.leave(caller, 1, 0) })}
+	t.idle = time.AfterFunc(turnIdle, t.release)
+	return t, true
 }
 
 // watch counts a watch until it is done.

@@ -16,43 +16,43 @@ func TestACallerWaitsForItsOwnListsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f flow
-		var held []func()
+		var held []*turn
 		for range listsAtOnce {
-			done, ok := f.list(t.Context(), "greedy")
+			one, ok := f.list(t.Context(), "greedy")
 			if !ok {
 				t.Fatal("a turn is refused")
 			}
-			held = append(held, done)
+			held = append(held, one)
 		}
 		if _, ok := f.list(t.Context(), "modest"); !ok {
 			t.Error("another caller is refused")
 		}
-		turn := make(chan bool)
+		free := make(chan bool)
 		go func() {
 			_, ok := f.list(t.Context(), "greedy")
-			turn <- ok
+			free <- ok
 		}()
 		synctest.Wait()
 		select {
-		case <-turn:
+		case <-free:
 			t.Fatal("one more is answered at once")
 		default:
 		}
-		held[0]()
-		held[0]() // once is enough
-		if !<-turn {
+		held[0].done()
+		held[0].done() // once is enough
+		if !<-free {
 			t.Error("the turn that is free is refused")
 		}
 		begun := time.Now()
 		slow, ok := f.list(t.Context(), "greedy")
-		if !ok || time.Since(begun) > turnFor {
+		if !ok || time.Since(begun) > turnIdle {
 			t.Errorf("behind readers that are slow, a list is answered %v after %v", ok, time.Since(begun))
 		}
-		slow()
+		slow.done()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 2 * listsAtOnce { // no turn is free for these
-			go f.list(t.Context(), "greedy") //nolint:errcheck // nobody gives it back
+			go f.list(t.Context(), "greedy")
 		}
 		synctest.Wait()
 		if _, ok := f.list(ctx, "greedy"); ok {
@@ -69,9 +69,9 @@ func TestACallerWithTooMuchIsRefusedAtOnceAndForgottenWhenItIsDone(t *testing.T)
 		ctx, cancel := context.WithCancel(t.Context())
 		for range maxLists {
 			go func() {
-				if done, ok := f.list(ctx, "greedy"); ok {
+				if one, ok := f.list(ctx, "greedy"); ok {
 					<-ctx.Done()
-					done()
+					one.done()
 				}
 			}()
 		}

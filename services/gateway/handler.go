@@ -181,20 +181,20 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 }
 
 func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, kind answer.Kind, m *mirror.Mirror) (reason string) {
-	done, ok := s.flow.list(r.Context(), who.name(r))
+	turn, ok := s.flow.list(r.Context(), who.name(r))
 	if !ok {
 		s.metrics.refused(read, "flow")
 		answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
 		return ""
 	}
-	defer done()
+	defer turn.done()
 	v, version, reason := state(r.Context(), m, read)
 	if v == nil {
 		return reason
 	}
 	s.metrics.byIndex(read)
 	s.sights.shown(who, read, version)
-	more, err := answer.List(w, read, kind, v, version)
+	more, err := answer.List(w, read, kind, v, version, turn.wrote)
 	if more {
 		m.Keep(v, version)
 	}
@@ -250,15 +250,15 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 	}
 	if one.View != nil {
 		one.Events = one.View.History().From(one.View, read.Namespace)
-		done, ok := s.flow.list(ctx, who.name(r))
+		turn, ok := s.flow.list(ctx, who.name(r))
 		if !ok {
 			one.Events.Close()
 			s.metrics.refused(read, "flow")
 			answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
 			return ""
 		}
-		defer done()
-		one.Begun = done
+		defer turn.done()
+		one.Begun, one.Wrote = turn.done, turn.wrote
 	}
 	if one.View != nil {
 		s.sights.shown(who, read, one.View.Revision)

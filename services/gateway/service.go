@@ -110,6 +110,9 @@ func (s *Service) Addr(ctx context.Context) (string, error) {
 	}
 }
 
+// maxHeaders bounds the headers of a request: everybody can send some.
+const maxHeaders = 128 << 10
+
 // stopGrace is how long requests may take to end once the gateway is to stop. Watches end at once.
 const stopGrace = 10 * time.Second
 
@@ -143,7 +146,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.addr = lis.Addr()
 	close(s.listening)
 	server := &http.Server{
-		Handler: s, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 1 << 20,
+		Handler: s, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: maxHeaders,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	parts.Go(func() { ended <- s.serve(server, lis) })

@@ -44,7 +44,7 @@ func (s *Service) unreachable(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	w.Header().Set("Warning", warning)
-	more, err := answer.List(w, read, answer.KindOf(m), v, v.Revision)
+	more, err := answer.List(w, read, answer.KindOf(m), v, v.Revision, func() {})
 	if more {
 		m.Keep(v, v.Revision)
 	}

@@ -152,4 +152,3 @@ func TestRealControllersAndSchedulerOfKubernetesRunThroughTheGateway(t *testing.
 		t.Error("no watch was answered from the index")
 	}
 }
-

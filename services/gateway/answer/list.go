@@ -24,14 +24,14 @@ const (
 	chunk    = 64 << 10
 )
 
-// List writes a page of a view. More tells that the view has further ones: it must be kept for
-// them.
-func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, version uint64) (more bool, err error) {
+// List writes a page of a view, and calls wrote after each part. More tells that the view has
+// further pages: it must be kept for them.
+func List(w http.ResponseWriter, r *request.Read, k Kind, v *mirror.View, version uint64, wrote func()) (more bool, err error) {
 	objects, meta := choice(r, v, version)
 	if r.Form == request.MetadataProtobuf {
-		return meta.Continue != "", listProtobuf(w, r, objects, meta)
+		return meta.Continue != "", listProtobuf(w, r, objects, meta, wrote)
 	}
-	p := page{to: w, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
+	p := page{to: w, wrote: wrote, gzip: r.Gzip, buffer: buffers.Get().(*[]byte)} //nolint:forcetypeassert // it has no others
 	defer p.free()
 	kind, apiVersion := k.ListKind, k.APIVersion
 	switch r.Form {
@@ -126,6 +126,7 @@ func all(v *mirror.View, r *request.Read) iter.Seq[*store.Object] {
 // page writes an answer in chunks, compressed when it is large and the client takes that.
 type page struct {
 	to     http.ResponseWriter
+	wrote  func()
 	gzip   bool
 	packed *gzip.Writer // nil until it is used
 	begun  bool
@@ -186,6 +187,7 @@ func (p *page) flush(more bool) {
 		to = p.packed
 	}
 	_, p.err = to.Write(*p.buffer)
+	p.wrote()
 	*p.buffer = (*p.buffer)[:0]
 }
 

@@ -74,7 +74,7 @@ func appendEvent(b []byte, kind watch.EventType, object []byte) ([]byte, error) 
 }
 
 // listProtobuf writes a page of metadata. Its length stands before it, so it is made as a whole.
-func listProtobuf(w http.ResponseWriter, r *request.Read, objects iter.Seq[*store.Object], meta metav1.ListMeta) error {
+func listProtobuf(w http.ResponseWriter, r *request.Read, objects iter.Seq[*store.Object], meta metav1.ListMeta, wrote func()) error {
 	list := metav1.PartialObjectMetadataList{ListMeta: meta}
 	for o := range objects {
 		m, err := partial(o, 0)
@@ -88,7 +88,7 @@ func listProtobuf(w http.ResponseWriter, r *request.Read, objects iter.Seq[*stor
 		return err
 	}
 	header(w, r.Form)
-	p := page{to: w, gzip: r.Gzip, buffer: &body}
+	p := page{to: w, wrote: wrote, gzip: r.Gzip, buffer: &body}
 	p.flush(false)
 	return p.close()
 }

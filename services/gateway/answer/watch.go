@@ -46,8 +46,9 @@ type Watch struct {
 	May func() Verdict
 	// Drain ends the watch when it is closed.
 	Drain <-chan struct{}
-	// Begun is called once the state that comes first is written; nil where nobody wants to hear.
-	Begun func()
+	// Wrote is called after each part of the state that comes first, Begun once it is written. Both are
+	// set where there is such a state.
+	Wrote, Begun func()
 	// Delivered counts the events that are sent.
 	Delivered func(n int)
 
@@ -199,6 +200,9 @@ func (w *Watch) initial() error {
 			}
 			if err := w.frame(watch.Added, func(b []byte) ([]byte, error) { return w.append(b, o, 0) }); err != nil {
 				return err
+			}
+			if len(w.buffer) == 0 {
+				w.Wrote()
 			}
 		}
 	}
