@@ -108,7 +108,7 @@ func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
 	t.Cleanup(upstream.Close)
 	log := servetest.Log(t)
 	svc, err := reflector.New(reflector.Config{
-		Resources: []reflector.Resource{{Name: "*"}}, KeepManagedFields: true, LivenessEvery: 500 * time.Millisecond, DiscoverEvery: time.Second,
+		Resources: []reflector.Resource{{Name: "*"}}, KeepManagedFields: true, LivenessEvery: 500 * time.Millisecond, DiscoverEvery: time.Second, QuietAfter: 3 * time.Second,
 		Admin: telemetry.AdminConfig{Listen: "off"},
 	}, log, r.kube, quiet(t, "reflector"))
 	if err != nil {

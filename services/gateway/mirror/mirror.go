@@ -43,6 +43,7 @@ type Mirror struct {
 	ahead  ahead
 	// misses of recent lists in a row, and until when they are not tried, in nanoseconds.
 	misses, missing atomic.Int64
+	restored        atomic.Bool // the API server is behind what it has shown
 
 	mu    sync.Mutex      // guards what follows, and who sets view
 	kept  map[uint64]kept // by revision
@@ -135,6 +136,8 @@ func (m *Mirror) follow(ctx context.Context) error {
 			return err
 		case e.Type == client.EventGap && f.number > 0:
 			return fmt.Errorf("%w: %s", errLost, e.Reason)
+		case f.history.epoch != 0 && e.Revision.Epoch != 0 && e.Revision.Epoch != f.history.epoch:
+			return fmt.Errorf("%w: a new epoch has a history of its own", errLost)
 		}
 		if err := f.take(e); err != nil {
 			return err
@@ -179,7 +182,7 @@ func (f *filling) take(e client.Event) error {
 		return nil // not an exact state
 	}
 	f.m.enter(e.Revision.Epoch)
-	if f.history.epoch == 0 { // a later epoch has a history of its own
+	if f.history.epoch == 0 {
 		f.history.epoch = e.Revision.Epoch
 	}
 	f.publish(revision, upper)
@@ -197,6 +200,7 @@ func (m *Mirror) enter(epoch uint64) {
 	}
 	clear(m.kept)
 	m.proof = nil
+	m.restored.Store(false)
 	m.floor.forget()
 	m.mu.Unlock()
 	m.log.Info("a new epoch begins", slog.Uint64("epoch", epoch))

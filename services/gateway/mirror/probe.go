@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -74,9 +75,14 @@ const small = 100
 // their own. That of a small collection is read to its end: a view that is the same is known to be
 // the state at that version, although no event has said so.
 func (m *Mirror) ask(ctx context.Context) (uint64, error) {
-	limit := 1
-	if v := m.view.Load(); v != nil && v.Len() <= small {
-		limit = small + 1
+	limit, known := 1, uint64(0)
+	if v := m.view.Load(); v != nil {
+		if v.history.epoch == m.epoch.Load() { // versions of another one mean nothing
+			known = v.Upper
+		}
+		if v.Len() <= small {
+			limit = small + 1
+		}
 	}
 	page, err := m.source.List(ctx, m.Resource.MetadataOnly(), kube.ListOptions{Limit: limit})
 	if err != nil {
@@ -86,11 +92,22 @@ func (m *Mirror) ask(ctx context.Context) (uint64, error) {
 	if !ok {
 		return 0, fmt.Errorf("%w: resource version %q", kube.ErrBadAnswer, page.RV)
 	}
+	if version < known { // what was seen has never been
+		m.restored.Store(true)
+		return 0, fmt.Errorf("%w: %s is at %d, and %d was seen before", errRestored, m.collection, version, known)
+	}
 	if limit > 1 && page.Continue == "" {
 		m.prove(version, page.Items)
 	}
 	return version, nil
 }
+
+// errRestored says that the API server is behind what it has shown.
+var errRestored = errors.New("gateway: the API server was restored")
+
+// Restored reports whether the API server is behind what it has shown, as after its etcd was
+// restored. Until the index begins anew with it, nothing that is known here is true.
+func (m *Mirror) Restored() bool { return m.restored.Load() }
 
 // proof is all that the API server had at a version.
 type proof struct {

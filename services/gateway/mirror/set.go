@@ -173,6 +173,8 @@ func (s *Set) Find(ctx context.Context, group, version, resource string) (m *Mir
 		return nil, "opening"
 	case time.Since(o.mirror.Heard()) > s.cfg.MaxAge:
 		return nil, "behind"
+	case o.mirror.Restored():
+		return nil, "restored"
 	}
 	select {
 	case <-v.history.Ended:
@@ -219,7 +221,7 @@ func (s *Set) Last(group, version, resource string) (*Mirror, time.Time) {
 func (s *Set) Fit(m *Mirror) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unsuitable(m.Resource.Collection(s.cfg.Cluster)) == "" && time.Since(m.Heard()) <= s.cfg.MaxAge
+	return s.unsuitable(m.Resource.Collection(s.cfg.Cluster)) == "" && time.Since(m.Heard()) <= s.cfg.MaxAge && !m.Restored()
 }
 
 // unsuitable says why a collection may not be answered from. s.mu is locked.
