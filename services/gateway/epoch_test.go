@@ -20,9 +20,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/gateway"
 )
 
-// A cluster whose etcd is restored begins anew, with versions that were there before and mean
+// A cluster whose etcd is restored begins again, with versions that were there before and mean
 // something else: nothing of before is shown after that, and no watch goes on across it.
-func TestNothingOfBeforeIsShownOfAClusterThatBeginsAnew(t *testing.T) {
+func TestNothingOfBeforeIsShownOfAClusterThatWasRestored(t *testing.T) {
 	t.Parallel()
 	cfg := devcluster.Config{BookmarkEvery: time.Hour, FreshTimeout: 100 * time.Millisecond} // an API server has no bookmark for a watch from a version to come
 	first, second := devclustertest.Start(t, cfg), devclustertest.Start(t, cfg)
@@ -47,7 +47,7 @@ func TestNothingOfBeforeIsShownOfAClusterThatBeginsAnew(t *testing.T) {
 		create(first.URL(), "old-"+strconv.Itoa(i))
 	}
 	r.mirrored(path, path+"/old-49")
-	list := func(query string) (names string, version uint64, by string) {
+	list := func(query string) (all string, version uint64, by string) {
 		by, code, body := r.read(path + query)
 		var l struct {
 			Metadata struct{ ResourceVersion string }
@@ -56,11 +56,12 @@ func TestNothingOfBeforeIsShownOfAClusterThatBeginsAnew(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &l); err != nil || code != http.StatusOK {
 			return "", 0, by
 		}
-		for _, o := range l.Items {
-			names += o.Metadata.Name + " "
+		names := make([]string, len(l.Items))
+		for i, o := range l.Items {
+			names[i] = o.Metadata.Name
 		}
 		version, _ = strconv.ParseUint(l.Metadata.ResourceVersion, 10, 64)
-		return names, version, by
+		return strings.Join(names, " "), version, by
 	}
 	_, before, _ := list(any0)
 	watch := r.ask(r.url, http.MethodGet, path+"?watch=1&resourceVersion="+strconv.FormatUint(before, 10), "")
@@ -82,7 +83,7 @@ func TestNothingOfBeforeIsShownOfAClusterThatBeginsAnew(t *testing.T) {
 		names, version, by := list(any0)
 		if by == "index" && strings.Contains(names, "new") {
 			if strings.Contains(names, "old") || version >= before {
-				t.Errorf("after it began anew there is %q at %d, and %d was known before", names, version, before)
+				t.Errorf("after it was restored there is %q at %d, and %d was known before", names, version, before)
 			}
 			break
 		}

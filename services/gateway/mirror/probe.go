@@ -106,7 +106,7 @@ func (m *Mirror) ask(ctx context.Context) (uint64, error) {
 var errRestored = errors.New("gateway: the API server was restored")
 
 // Restored reports whether the API server is behind what it has shown, as after its etcd was
-// restored. Until the index begins anew with it, nothing that is known here is true.
+// restored. Until the index begins a new epoch with it, nothing that is known here is true.
 func (m *Mirror) Restored() bool { return m.restored.Load() }
 
 // proof is all that the API server had at a version.
