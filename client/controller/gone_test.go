@@ -2,7 +2,6 @@ package controller_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -70,9 +69,8 @@ func TestARunAfterADeletionWaitsUntilTheIndexHasSeenIt(t *testing.T) {
 			}, nil)
 			r.put("pods", "ns/p", "2")
 			r.eventually("b is held back", func() string {
-				e := b.first(controller.EventReconcileFailed)
-				if !errors.Is(e.Err, client.ErrRevisionNotReached) || !strings.Contains(e.Err.Error(), "dev/configmaps.v1 ns/note with uid") {
-					return fmt.Sprintf("%+v", e)
+				if e := b.unreached(); e.Err == nil || !strings.Contains(e.Err.Error(), "dev/configmaps.v1 ns/note with uid") {
+					return fmt.Sprintf("%+v", b.first(controller.EventReconcileFailed))
 				}
 				return ""
 			})

@@ -363,6 +363,19 @@ func (p *replica) first(kind controller.EventKind) controller.Event {
 	return controller.Event{}
 }
 
+// unreached is the last failure of a run that waited for a revision: on a slow machine a call may
+// fail by its deadline before that.
+func (p *replica) unreached() controller.Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range slices.Backward(p.events) {
+		if e.Kind == controller.EventReconcileFailed && errors.Is(e.Err, client.ErrRevisionNotReached) {
+			return e
+		}
+	}
+	return controller.Event{}
+}
+
 func (p *replica) leads() bool {
 	return p.count(controller.EventLeading) > p.count(controller.EventLed)
 }
