@@ -22,6 +22,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/gateway"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -72,6 +73,9 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
 `)
 	if u.runs("nodes") && slices.Contains(u.control.names, "nodelifecycle") {
 		fmt.Fprintln(t, "  deltaplane demo node-failure")
+	}
+	if u.runs("gateway") && !u.ownCluster && u.gateway.config.Listen == gateway.DefaultListen {
+		fmt.Fprintln(t, "  deltaplane kubeconfig -o gateway.kubeconfig && kubectl --kubeconfig gateway.kubeconfig get pods -A")
 	}
 	for _, what := range missing {
 		fmt.Fprintf(t, "\nnot served yet: %s", what)
