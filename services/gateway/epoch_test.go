@@ -36,7 +36,7 @@ func TestNothingOfBeforeIsShownOfAClusterThatWasRestored(t *testing.T) {
 	}
 	now.Store(at(first.URL()))
 	between := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(now.Load()) }, FlushInterval: -1})
-	t.Cleanup(func() { between.CloseClientConnections(); between.Close() })
+	t.Cleanup(func() { end(between) })
 	r := &rig{t: t, direct: between.URL, api: plain(t)}
 	r.start(kube.Config{URL: between.URL}, func(cfg *gateway.Config) { cfg.AllowAll = true })
 	const path = "/api/v1/namespaces/default/configmaps"

@@ -19,6 +19,25 @@ import (
 	"github.com/deltaplane/deltaplane/services/gateway"
 )
 
+// end ends a server at once. Its own Close waits for requests under way, of which a watch that came
+// between two calls is one for minutes.
+func end(s *httptest.Server) {
+	_ = s.Listener.Close()
+	done := make(chan struct{})
+	go func() {
+		s.Close()
+		close(done)
+	}()
+	for {
+		s.CloseClientConnections()
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // cutOff is a gateway whose API server went away after a config map was read through it.
 func cutOff(t *testing.T, stale bool) *rig {
 	t.Helper()
@@ -28,7 +47,7 @@ func cutOff(t *testing.T, stale bool) *rig {
 		t.Fatal(err)
 	}
 	between := httptest.NewServer(httputil.NewSingleHostReverseProxy(there))
-	away := func() { between.CloseClientConnections(); between.Close() }
+	away := func() { end(between) }
 	t.Cleanup(away)
 	r := &rig{t: t, direct: c.URL(), api: plain(t)}
 	r.start(kube.Config{URL: between.URL}, func(cfg *gateway.Config) { cfg.AllowAll, cfg.ServeStale = true, stale })
