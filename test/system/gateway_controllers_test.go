@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gatewayBefore is a gateway before a cluster, with the index that it reads, and a kubeconfig of it.
+// gatewayBefore is a gateway before a cluster, with the index that it reads, and its kubeconfig.
 func gatewayBefore(t *testing.T, k *kubeCluster) (kubeconfig, admin string) {
 	t.Helper()
 	u := newUp(t, k.kubeconfig)

@@ -46,8 +46,8 @@ type Watch struct {
 	May func() Verdict
 	// Drain ends the watch when it is closed.
 	Drain <-chan struct{}
-	// Wrote is called after each part of the state that comes first, Begun once it is written. Both are
-	// set where there is such a state.
+	// Wrote is called after each part of the state that comes first, Begun once it is written. Both
+	// are set where there is such a state.
 	Wrote, Begun func()
 	// Delivered counts the events that are sent.
 	Delivered func(n int)
