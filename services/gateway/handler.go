@@ -16,9 +16,19 @@ import (
 )
 
 // ServeHTTP implements http.Handler.
-func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.monitor.serve(w, r, s.handle) }
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r, options, err := request.Unprefixed(r)
+	s.monitor.serve(w, r, func(w http.ResponseWriter, r *http.Request) {
+		if err != nil {
+			s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
+			answer.Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+			return
+		}
+		s.handle(w, r, options)
+	})
+}
 
-func (s *Service) handle(w http.ResponseWriter, r *http.Request) {
+func (s *Service) handle(w http.ResponseWriter, r *http.Request, options request.Options) {
 	who, refused := s.callerOf(r)
 	if refused != nil {
 		s.metrics.answered.WithLabelValues("other", "gateway", "credentials").Inc()
@@ -28,13 +38,8 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request) {
 	if who.vouch != nil {
 		r = r.WithContext(forward.Vouch(r.Context(), who.vouch))
 	}
-	var err error
-	if r, who.options, err = request.Unprefixed(r); err != nil {
-		s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
-		answer.Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
-		return
-	}
-	if who.options.Mask != nil && r.Method == http.MethodPut {
+	who.options = options
+	if options.Mask != nil && r.Method == http.MethodPut {
 		s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
 		answer.Refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "an object that was read with some of its fields would lose the others: patch it, or replace it without "+request.FieldsPrefix)
 		return
@@ -47,7 +52,7 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case reason == "":
-	case read != nil && read.Scope != nil: // the API server knows no part of a resource
+	case reason == unlikeSight, read != nil && read.Scope != nil: // the API server knows no part of a resource
 		s.metrics.refused(read, reason)
 		unseen(w, read, reason)
 	default:
@@ -84,7 +89,12 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, who *caller,
 	kind := answer.KindOf(m)
 	read.Mask = who.options.Mask
 	if read.Form == request.Table {
-		if kind.Table = s.tables.of(r.Context(), read.Resource, m.Resource); kind.Table == nil {
+		kind.Table = s.tables.of(r.Context(), read.Resource, m.Resource)
+		switch {
+		case kind.Table != nil:
+		case read.Scope != nil && read.Objects: // nobody else could make the rows
+			read.Form = request.Full
+		default:
 			return "table"
 		}
 	}
@@ -234,7 +244,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 		v := m.View()
 		var ok bool
 		if !s.sights.goesOn(who, read) {
-			return "sight"
+			return unlikeSight
 		}
 		if one.Events, ok = v.History().Behind(read.Version, read.Namespace); !ok {
 			return "version"

@@ -87,9 +87,12 @@ func (s *Service) scope(ctx context.Context, who *caller, want access.Attributes
 	return out, nil
 }
 
+// unlikeSight is why a watch is not answered that goes on behind a list of another part.
+const unlikeSight = "sight"
+
 // unseen answers for a part of a resource that cannot be shown now.
 func unseen(w http.ResponseWriter, read *request.Read, reason string) {
-	if reason == "sight" || reason == "version" && read.Match == request.Exact {
+	if reason == unlikeSight || reason == "version" && read.Match == request.Exact {
 		answer.Refuse(w, http.StatusGone, metav1.StatusReasonExpired, "the state at that resource version, or what was visible of it, is not known any more: list again")
 		return
 	}

@@ -23,15 +23,7 @@ func gatewayBefore(t *testing.T, k *kubeCluster) (kubeconfig, admin string) {
 	t.Helper()
 	u := newUp(t, k.kubeconfig)
 	u.start(t, "up", append(u.upArgs(), "--resources", "*", "--skip", "queue,controllers,nodes", "--gateway-admin-listen", u.admin("queue"))...)
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	eventually(t, time.Minute, "the gateway has its authority", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, u.binary, "kubeconfig", "--kubeconfig", k.kubeconfig, "--server", "https://"+u.ports["gateway"],
-			"--certificate-authority", filepath.Join(u.dir, "data", "gateway", "ca.crt"), "-o", kubeconfig).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	kubeconfig = u.gatewayKubeconfig(t)
 	gateway := loadKubeconfig(t, kubeconfig)
 	eventually(t, time.Minute, "the gateway answers from the index", func(ctx context.Context) error {
 		return errors.Join(gateway.servedByIndex(ctx, "/api/v1/pods?resourceVersion=0"), gateway.servedByIndex(ctx, "/apis/apps/v1/replicasets?resourceVersion=0"))

@@ -24,16 +24,7 @@ func TestRealClientsOfOthersReadThroughTheGateway(t *testing.T) {
 	}
 	u := newUp(t, kubeconfig)
 	u.start(t, "up", append(u.upArgs(), "--resources", "*", "--skip", "controllers,nodes")...)
-	mine := filepath.Join(t.TempDir(), "kubeconfig")
-	// The authority is there once the gateway is.
-	eventually(t, time.Minute, "the gateway has its authority", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, u.binary, "kubeconfig", "--kubeconfig", kubeconfig, "--server", "https://"+u.ports["gateway"],
-			"--certificate-authority", filepath.Join(u.dir, "data", "gateway", "ca.crt"), "-o", mine).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	mine := u.gatewayKubeconfig(t)
 	gateway := loadKubeconfig(t, mine)
 	namespace := fmt.Sprintf("clients-%d", time.Now().UnixNano()%1e9)
 	eventually(t, time.Minute, "the gateway answers from the index", func(ctx context.Context) error {
@@ -77,6 +68,22 @@ func TestRealClientsOfOthersReadThroughTheGateway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// gatewayKubeconfig is the cluster's, with the gateway as its server. The gateway's authority is
+// there once the gateway is.
+func (u *upTarget) gatewayKubeconfig(t *testing.T) string {
+	t.Helper()
+	made := filepath.Join(t.TempDir(), "kubeconfig")
+	eventually(t, time.Minute, "the gateway has its authority", func(ctx context.Context) error {
+		out, err := exec.CommandContext(ctx, u.binary, "kubeconfig", "--kubeconfig", u.kubeconfig, "--server", "https://"+u.ports["gateway"],
+			"--certificate-authority", filepath.Join(u.dir, "data", "gateway", "ca.crt"), "-o", made).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	return made
 }
 
 // program is the path of an executable: one that was named, or one of the PATH.

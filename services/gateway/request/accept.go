@@ -64,6 +64,15 @@ func negotiate(h http.Header, v Verb) (Form, bool) {
 	return Full, false
 }
 
+// takesObjects reports whether a client takes objects as they are too, in JSON.
+func takesObjects(h http.Header, v Verb) bool {
+	clauses, ok := parseAccept(strings.Join(h.Values("Accept"), ","))
+	return ok && slices.ContainsFunc(clauses, func(c clause) bool {
+		form, ok := c.form(v)
+		return ok && form == Full && c.json()
+	})
+}
+
 // parseAccept reads the clauses by weight, the heaviest first. Weights of zero are left to the API
 // server.
 func parseAccept(header string) ([]clause, bool) {

@@ -69,6 +69,8 @@ type Read struct {
 	Form Form
 	// Mask is the fields that objects keep of the full form; nil keeps all.
 	Mask *fieldmask.Mask
+	// Objects says that a client that asks for a Table takes objects as they are too.
+	Objects bool
 	// Object is what the rows of a Table have of their objects: None, Metadata, or Object.
 	Object metav1.IncludeObjectPolicy
 	// Gzip says that the client takes a compressed answer.
@@ -206,6 +208,7 @@ func Parse(r *http.Request) (read *Read, reason string) {
 	if !read.rows(include, includes) {
 		return nil, "parameter"
 	}
+	read.Objects = read.Form == Table && takesObjects(r.Header, read.Verb)
 	if !read.choose(q) {
 		return nil, "selector"
 	}

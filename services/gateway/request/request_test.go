@@ -161,6 +161,8 @@ func TestTheFormThatIsAcceptedIsChosen(t *testing.T) {
 		switch {
 		case (got != nil) != want.ok:
 			t.Errorf("%q: %+v, reason %q, want it understood: %v", accept, got, reason, want.ok)
+		case got != nil && got.Objects != (got.Form == request.Table):
+			t.Errorf("%q: objects as they are: %v", accept, got.Objects)
 		case got != nil && got.Form != want.form:
 			t.Errorf("%q: form %d, want %d", accept, got.Form, want.form)
 		}
