@@ -11,7 +11,7 @@ func TestTheAPISuiteThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	r := onDevCluster(t, nil)
 	r.mirrored("/api/v1/configmaps", "/api/v1/pods", "/apis/batch/v1/jobs")
-	api.Run(t, api.Target{URL: r.url, Client: r.client})
+	api.Run(t, api.Target{URL: r.url, Client: r.client, FoldsEvents: true})
 	t.Logf("%v", r.gather())
 }
 
@@ -19,6 +19,6 @@ func TestRealTheAPISuiteThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	r := onRealServer(t, nil)
 	r.mirrored("/api/v1/configmaps", "/api/v1/pods", "/apis/batch/v1/jobs")
-	api.Run(t, api.Target{URL: r.url, Client: r.client, CachesWatches: true})
+	api.Run(t, api.Target{URL: r.url, Client: r.client, CachesWatches: true, FoldsEvents: true})
 	t.Logf("%v", r.gather())
 }

@@ -29,6 +29,9 @@ type Target struct {
 	Compact func()
 	// CachesWatches says that watches outlive Compact.
 	CachesWatches bool
+	// FoldsEvents says that changes of one object that quickly follow each other may be one event.
+	// With the creation among them it is ADDED, also for a watch from a version in between.
+	FoldsEvents bool
 }
 
 // Content types of requests.
