@@ -54,20 +54,24 @@ func Unprefixed(r *http.Request) (*http.Request, Options, error) {
 	}
 	out := r.Clone(r.Context())
 	out.URL = &url.URL{Path: path, RawQuery: r.URL.RawQuery}
-	if raw := r.URL.RawPath; raw != "" {
-		out.URL.RawPath = raw[min(prefixed(raw, r.URL.Path[:before]), len(raw)):]
+	raw := r.URL.RawPath
+	if raw = raw[escaped(raw, before):]; strings.HasPrefix(raw, "/") { // nothing follows otherwise
+		out.URL.RawPath = raw
 	}
 	return out, w, nil
 }
 
-// prefixed is how much of an escaped path stands for its first part.
-func prefixed(raw, part string) int {
-	for n := len(part); n <= len(raw); n++ {
-		if text, err := url.PathUnescape(raw[:n]); err == nil && text == part {
-			return n
+// escaped is how long the first bytes of a path are in its escaped form.
+func escaped(raw string, count int) int {
+	n := 0
+	for ; count > 0 && n < len(raw); count-- {
+		if raw[n] == '%' {
+			n += len("%XX")
+		} else {
+			n++
 		}
 	}
-	return 0
+	return min(n, len(raw))
 }
 
 func parseFields(list string) (*fieldmask.Mask, error) {

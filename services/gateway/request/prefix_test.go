@@ -2,6 +2,7 @@ package request_test
 
 import (
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -49,7 +50,7 @@ func TestWhatStandsBeforeAPathIsAnOption(t *testing.T) {
 }
 
 func FuzzUnprefixed(f *testing.F) {
-	for _, path := range []string{"/api/v1/pods", "/visible/fields/a,b.c/api", "/fields/`a.b`/x%2fy", "/fields/%60"} {
+	for _, path := range []string{"/api/v1/pods", "/visible/fields/a,b.c/api", "/fields/`a.b`/x%2fy", "/fields/%60", "/fields/0.0!"} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -60,6 +61,9 @@ func FuzzUnprefixed(f *testing.F) {
 		out, options, err := request.Unprefixed(r)
 		if err == nil && !strings.HasPrefix(out.URL.Path, "/") {
 			t.Fatalf("%q becomes %q", path, out.URL.Path)
+		}
+		if text, bad := url.PathUnescape(out.URL.RawPath); err == nil && out.URL.RawPath != "" && (bad != nil || text != out.URL.Path) {
+			t.Fatalf("%q becomes %q, escaped %q", path, out.URL.Path, out.URL.RawPath)
 		}
 		if options.Mask != nil {
 			options.Mask.Keep([]byte(`{"metadata":{"name":"a"},"list":[1,{"b":2}]}`))
