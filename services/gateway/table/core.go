@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +47,7 @@ func (n *node) roles() string {
 			all[value] = true
 		}
 	}
-	return or(strings.Join(slices.Sorted(maps.Keys(all)), ","), none)
+	return cmp.Or(strings.Join(slices.Sorted(maps.Keys(all)), ","), none)
 }
 
 func (n *node) address(kind string) string {
@@ -61,13 +62,13 @@ func (n *node) address(kind string) string {
 func nodeCells(n *node, now time.Time) []any {
 	const unknown = "<unknown>"
 	info := &n.Status.NodeInfo
-	kernel := or(info.KernelVersion, unknown)
+	kernel := cmp.Or(info.KernelVersion, unknown)
 	if info.Architecture != "" {
 		kernel += " (" + info.Architecture + ")"
 	}
 	return []any{
 		n.Metadata.Name, n.status(), n.roles(), n.age(now), info.KubeletVersion, n.address("InternalIP"), n.address("ExternalIP"),
-		or(info.OSImage, unknown), kernel, or(info.ContainerRuntimeVersion, unknown),
+		cmp.Or(info.OSImage, unknown), kernel, cmp.Or(info.ContainerRuntimeVersion, unknown),
 	}
 }
 
@@ -94,7 +95,7 @@ type loadBalancer struct {
 func (l *loadBalancer) addresses() []string {
 	var all []string
 	for _, at := range l.Ingress {
-		if a := or(at.IP, at.Hostname); a != "" {
+		if a := cmp.Or(at.IP, at.Hostname); a != "" {
 			all = append(all, a)
 		}
 	}
@@ -105,9 +106,9 @@ func (l *loadBalancer) addresses() []string {
 func (s *service) external() string {
 	switch s.Spec.Type {
 	case "ClusterIP", "NodePort":
-		return or(strings.Join(s.Spec.ExternalIPs, ","), none)
+		return cmp.Or(strings.Join(s.Spec.ExternalIPs, ","), none)
 	case "LoadBalancer":
-		return or(strings.Join(append(s.Status.LoadBalancer.addresses(), s.Spec.ExternalIPs...), ","), "<pending>")
+		return cmp.Or(strings.Join(append(s.Status.LoadBalancer.addresses(), s.Spec.ExternalIPs...), ","), "<pending>")
 	case "ExternalName":
 		return s.Spec.ExternalName
 	}
@@ -127,7 +128,7 @@ func serviceCells(s *service, now time.Time) []any {
 		}
 	}
 	return []any{
-		s.Metadata.Name, s.Spec.Type, ip, s.external(), or(strings.Join(ports, ","), none), s.age(now), labels.FormatLabels(s.Spec.Selector),
+		s.Metadata.Name, s.Spec.Type, ip, s.external(), cmp.Or(strings.Join(ports, ","), none), s.age(now), labels.FormatLabels(s.Spec.Selector),
 	}
 }
 
@@ -191,8 +192,8 @@ func eventCells(e *event, now time.Time) []any {
 	if e.InvolvedObject.Name != "" {
 		about += "/" + e.InvolvedObject.Name
 	}
-	source := or(e.Source.Component, e.ReportingComponent)
-	if host := or(e.Source.Host, e.ReportingInstance); host != "" {
+	source := cmp.Or(e.Source.Component, e.ReportingComponent)
+	if host := cmp.Or(e.Source.Host, e.ReportingInstance); host != "" {
 		source += ", " + host
 	}
 	return []any{last, e.Type, e.Reason, about, e.InvolvedObject.FieldPath, source, strings.TrimSpace(e.Message), first, count, e.Metadata.Name}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,10 +32,15 @@ func customRows(columns []metav1.TableColumnDefinition, custom []Column) (rower,
 		if have := columns[i+1]; have.Name != c.Name || have.Type != c.Type {
 			return nil, nil //nolint:nilnil // as above
 		}
-		if _, err := parsePath(c); err != nil {
-			return nil, err
-		}
 	}
+	if _, err := parsePaths(custom); err != nil {
+		return nil, err
+	}
+	// A path remembers what it found last, so one row at a time has it.
+	pool := sync.Pool{New: func() any {
+		paths, _ := parsePaths(custom) // they were parsed before
+		return &paths
+	}}
 	return func(object []byte, now time.Time) ([]any, []metav1.TableRowCondition, error) {
 		var content map[string]any
 		if err := utiljson.Unmarshal(object, &content); err != nil {
@@ -42,23 +48,24 @@ func customRows(columns []metav1.TableColumnDefinition, custom []Column) (rower,
 		}
 		meta, _ := content["metadata"].(map[string]any)
 		cells := []any{meta["name"]}
-		for _, c := range custom {
-			path, err := parsePath(c) // one remembers what it found, so each row has its own
-			if err != nil {
-				return nil, nil, err
-			}
-			cells = append(cells, cell(path, c.Type, content, now))
+		paths := pool.Get().(*[]*jsonpath.JSONPath) //nolint:forcetypeassert // it has no others
+		defer pool.Put(paths)
+		for i, c := range custom {
+			cells = append(cells, cell((*paths)[i], c.Type, content, now))
 		}
 		return cells, nil, nil
 	}, nil
 }
 
-func parsePath(c Column) (*jsonpath.JSONPath, error) {
-	path := jsonpath.New(c.Name)
-	if err := path.Parse("{" + c.JSONPath + "}"); err != nil {
-		return nil, fmt.Errorf("table: column %q: %w", c.Name, err)
+func parsePaths(custom []Column) ([]*jsonpath.JSONPath, error) {
+	paths := make([]*jsonpath.JSONPath, len(custom))
+	for i, c := range custom {
+		paths[i] = jsonpath.New(c.Name).AllowMissingKeys(true)
+		if err := paths[i].Parse("{" + c.JSONPath + "}"); err != nil {
+			return nil, fmt.Errorf("table: column %q: %w", c.Name, err)
+		}
 	}
-	return path.AllowMissingKeys(true), nil
+	return paths, nil
 }
 
 // cell is what is at a path, as the type of its column has it; nil where that is nothing.

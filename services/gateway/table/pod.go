@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -177,7 +178,7 @@ func podRow(object []byte, now time.Time) ([]any, []metav1.TableRowCondition, er
 	if err := json.Unmarshal(object, &p); err != nil {
 		return nil, nil, err
 	}
-	status := or(p.Status.Reason, p.Status.Phase)
+	status := cmp.Or(p.Status.Reason, p.Status.Phase)
 	if slices.ContainsFunc(p.Status.Conditions, func(c condition) bool { return c.Type == "PodScheduled" && c.Reason == "SchedulingGated" }) {
 		status = "SchedulingGated"
 	}
@@ -188,7 +189,7 @@ func podRow(object []byte, now time.Time) ([]any, []metav1.TableRowCondition, er
 		}
 	}
 	initial, ready, count, sidecars := p.initial()
-	status = or(initial, status)
+	status = cmp.Or(initial, status)
 	if initial == "" || p.is("Initialized") {
 		var more int
 		count = sidecars
@@ -209,7 +210,7 @@ func podRow(object []byte, now time.Time) ([]any, []metav1.TableRowCondition, er
 	}
 	cells := []any{
 		p.Metadata.Name, fmt.Sprintf("%d/%d", ready, total), status, count.text(now), p.age(now),
-		or(ip, none), or(p.Spec.NodeName, none), or(p.Status.NominatedNodeName, none), p.gates(),
+		cmp.Or(ip, none), cmp.Or(p.Spec.NodeName, none), cmp.Or(p.Status.NominatedNodeName, none), p.gates(),
 	}
 	return cells, completed(p.Status.Phase), nil
 }

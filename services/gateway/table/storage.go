@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +64,7 @@ func volumeCells(v *volume, now time.Time) []any {
 		claim = v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name
 	}
 	return []any{
-		v.Metadata.Name, or(v.Spec.Capacity["storage"], "0"), modes(v.Spec.AccessModes), v.Spec.PersistentVolumeReclaimPolicy, v.phase(), claim, v.class(),
+		v.Metadata.Name, cmp.Or(v.Spec.Capacity["storage"], "0"), modes(v.Spec.AccessModes), v.Spec.PersistentVolumeReclaimPolicy, v.phase(), claim, v.class(),
 		deref(v.Spec.VolumeAttributesClassName, unset), v.Status.Reason, v.age(now), deref(v.Spec.VolumeMode, unset),
 	}
 }
@@ -71,7 +72,7 @@ func volumeCells(v *volume, now time.Time) []any {
 func claimCells(v *volume, now time.Time) []any {
 	capacity, access := "", ""
 	if v.Spec.VolumeName != "" {
-		capacity, access = or(v.Status.Capacity["storage"], "0"), modes(v.Status.AccessModes)
+		capacity, access = cmp.Or(v.Status.Capacity["storage"], "0"), modes(v.Status.AccessModes)
 	}
 	return []any{
 		v.Metadata.Name, v.phase(), v.Spec.VolumeName, capacity, access, v.class(), deref(v.Spec.VolumeAttributesClassName, unset), v.age(now),

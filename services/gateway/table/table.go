@@ -41,24 +41,12 @@ func New(r request.Resource, columns []metav1.TableColumnDefinition, custom []Co
 		}
 		return &Table{text, row}, nil
 	}
-	for _, known := range builtin[request.Resource{Group: r.Group, Name: r.Name}] {
-		if slices.Equal(known.columns, names) {
-			return &Table{text, known.row}, nil
-		}
-	}
-	for _, known := range everybodys {
-		if slices.Equal(known.columns, names) {
+	for _, known := range append(slices.Clip(everybodys), builtin[request.Resource{Group: r.Group, Name: r.Name}]) {
+		if known.row != nil && slices.Equal(known.columns, names) {
 			return &Table{text, known.row}, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // it is not known
-}
-
-// row is what is said of one object.
-type row struct {
-	Cells      []any                      `json:"cells"`
-	Conditions []metav1.TableRowCondition `json:"conditions,omitempty"`
-	Object     json.RawMessage            `json:"object"`
 }
 
 // AppendRow appends the row of an object at a time. Shown is the object as the row has it; null
@@ -68,8 +56,19 @@ func (t *Table) AppendRow(b, object, shown []byte, now time.Time) ([]byte, error
 	if err != nil {
 		return b, fmt.Errorf("table: %w", err)
 	}
-	text, err := json.Marshal(row{cells, conditions, shown})
-	return append(b, text...), err
+	text, err := json.Marshal(cells)
+	if err != nil {
+		return b, fmt.Errorf("table: %w", err)
+	}
+	b = append(append(b, `{"cells":`...), text...)
+	if len(conditions) > 0 {
+		if text, err = json.Marshal(conditions); err != nil {
+			return b, fmt.Errorf("table: %w", err)
+		}
+		b = append(append(b, `,"conditions":`...), text...)
+	}
+	b = append(append(b, `,"object":`...), shown...) // which is JSON already
+	return append(b, '}'), nil
 }
 
 // layout is what is made of a resource, where the API server has its columns.
@@ -121,16 +120,6 @@ func since(t, now time.Time) string {
 }
 
 const none = "<none>"
-
-// or is the first text that is not empty.
-func or(texts ...string) string {
-	for _, text := range texts {
-		if text != "" {
-			return text
-		}
-	}
-	return ""
-}
 
 // deref is what a pointer points to, or what stands for nothing.
 func deref[T any](p *T, nothing T) T {
