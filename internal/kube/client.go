@@ -93,7 +93,7 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
 	}
 	c := &Client{
-		http: &http.Client{Transport: httpTransport(hc)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
+		http: &http.Client{Transport: unshared(hc.Transport)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
 		resources: map[string]discovered{},
 	}
 	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.Timeout < 0 {
@@ -105,12 +105,12 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// httpTransport is the one client-go made, or one of our own where it would share the process's
+// unshared is a transport that client-go made, or one of our own where it would share the process's
 // default one: that keeps only two idle connections to a host, too few for workers that write over
 // plain HTTP.
-func httpTransport(hc *http.Client) http.RoundTripper {
-	if hc.Transport != nil && hc.Transport != http.DefaultTransport {
-		return hc.Transport
+func unshared(made http.RoundTripper) http.RoundTripper {
+	if made != nil && made != http.DefaultTransport {
+		return made
 	}
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,

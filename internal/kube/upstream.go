@@ -73,35 +73,25 @@ func (u *Upstream) Close() {
 // maxIdle is how many connections to the API server rest between requests.
 const maxIdle = 256
 
-// carrier shows a certificate, which may be renewed, where there is one.
+// carrier shows a certificate, which may be renewed, where there is one. Client-go's own following
+// of its files would go on until the process ends.
 func carrier(rc *rest.Config, shown *certs.Files[certs.Identity]) (http.RoundTripper, error) {
-	if shown != nil {
-		return showing(rc, shown)
-	}
-	hc, err := rest.HTTPClientFor(rc)
-	if err != nil {
-		return nil, fmt.Errorf("kube: %w", err)
-	}
-	t, ok := httpTransport(hc).(*http.Transport)
-	if !ok {
-		return httpTransport(hc), nil
-	}
-	t = t.Clone() // client-go shares its transports
-	t.MaxIdleConnsPerHost = maxIdle
-	return t, nil
-}
-
-// showing is a carrier with a certificate, which client-go's own following of files would ask for
-// until the process ends.
-func showing(rc *rest.Config, shown *certs.Files[certs.Identity]) (http.RoundTripper, error) {
 	cfg, err := rc.TransportConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	cfg.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return shown.Get().Certificate, nil }}
+	if shown != nil {
+		cfg.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return shown.Get().Certificate, nil }}
+	}
 	rt, err := transport.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	return rt, nil
+	t, ok := unshared(rt).(*http.Transport)
+	if !ok {
+		return unshared(rt), nil
+	}
+	t = t.Clone() // client-go shares its transports
+	t.MaxIdleConnsPerHost = maxIdle
+	return t, nil
 }
