@@ -116,21 +116,16 @@ func (g *gatewayFlags) url() string {
 // vouching is the API server with the credentials that go with requests of those who show a client
 // certificate; nil where none are taken.
 func (g *gatewayFlags) vouching(source kube.Config) (*kube.Upstream, error) {
-	named := g.frontProxy.CertFile != "" && g.frontProxy.KeyFile != ""
-	switch g.config.ClientCertificates {
-	case gateway.Impersonate:
-		if g.frontProxy != (kube.Credentials{}) {
-			return nil, errors.New("--front-proxy-cert and --front-proxy-key are for --client-certificates front-proxy")
-		}
-		return kube.LoadUpstream(source, kube.Credentials{Own: true})
-	case gateway.FrontProxy:
-		if !named {
-			return nil, errors.New("--client-certificates front-proxy needs --front-proxy-cert and --front-proxy-key")
-		}
+	mode := g.config.ClientCertificates
+	switch {
+	case mode == gateway.FrontProxy && (g.frontProxy.CertFile == "" || g.frontProxy.KeyFile == ""):
+		return nil, errors.New("--client-certificates front-proxy needs --front-proxy-cert and --front-proxy-key")
+	case mode == gateway.FrontProxy:
 		return kube.LoadUpstream(source, g.frontProxy)
-	}
-	if g.frontProxy != (kube.Credentials{}) {
+	case g.frontProxy != (kube.Credentials{}):
 		return nil, errors.New("--front-proxy-cert and --front-proxy-key are for --client-certificates front-proxy")
+	case mode == gateway.Impersonate:
+		return kube.LoadUpstream(source, kube.Credentials{Own: true})
 	}
 	return nil, nil //nolint:nilnil // nobody's
 }
