@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/services/gateway/answer"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
@@ -21,7 +22,8 @@ type caller struct {
 	unknown string
 	// options is how it wants its answers to differ from those of an API server.
 	options request.Options
-	key     string // of name; empty until it is asked for
+	// key tells callers apart that are known; empty until one has asked for a right.
+	key string
 	// vouch is as whom the request is passed on; nil where its own credentials are.
 	vouch *access.Identity
 }
@@ -31,15 +33,8 @@ func (c *caller) name(r *http.Request) string {
 	if c.key != "" {
 		return c.key
 	}
-	if c.identity != nil {
-		if id := c.identity(r.Context()); id != nil {
-			c.key = id.Name()
-			return c.key
-		}
-	}
 	host, _, _ := net.SplitHostPort(r.RemoteAddr) // what it cannot read is one host
-	c.key = "host " + host
-	return c.key
+	return "host " + host
 }
 
 // errNobody says that a caller is not, or not any more, who it was.
@@ -50,6 +45,17 @@ type refusal struct {
 	code   int
 	reason metav1.StatusReason
 	text   string
+}
+
+// refuse answers a request by a refusal, and counts it by a word that says why; read is nil where
+// the request was not looked at.
+func (s *Service) refuse(w http.ResponseWriter, read *request.Read, why string, f *refusal) {
+	verb := "other"
+	if read != nil {
+		verb = string(read.Verb)
+	}
+	s.metrics.answered.WithLabelValues(verb, "gateway", why).Inc()
+	answer.Refuse(w, f.code, f.reason, f.text)
 }
 
 // callerOf says who sends a request: who shows a certificate of the cluster, else whose its token

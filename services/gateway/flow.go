@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -18,9 +20,11 @@ const (
 	turnIdle    = 20 * time.Millisecond
 	// maxWatches is how many watches one caller has from the index.
 	maxWatches = 16_384
+)
 
-	tooManyLists   = "too many lists of one caller wait for their turn: try again later"
-	tooManyWatches = "too many watches of one caller: end some"
+var (
+	tooManyLists   = &refusal{http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many lists of one caller wait for their turn: try again later"}
+	tooManyWatches = &refusal{http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many watches of one caller: end some"}
 )
 
 // flow keeps callers from taking a gateway from each other: each has so many lists and watches at

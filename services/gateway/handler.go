@@ -20,8 +20,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r, options, err := request.Unprefixed(r)
 	s.monitor.serve(w, r, func(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
-			s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
-			answer.Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+			s.refuse(w, nil, "fields", &refusal{http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error()})
 			return
 		}
 		s.handle(w, r, options)
@@ -31,8 +30,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Service) handle(w http.ResponseWriter, r *http.Request, options request.Options) {
 	who, refused := s.callerOf(r)
 	if refused != nil {
-		s.metrics.answered.WithLabelValues("other", "gateway", "credentials").Inc()
-		answer.Refuse(w, refused.code, refused.reason, refused.text)
+		s.refuse(w, nil, "credentials", refused)
 		return
 	}
 	if who.vouch != nil {
@@ -40,8 +38,10 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request, options request
 	}
 	who.options = options
 	if options.Mask != nil && r.Method == http.MethodPut {
-		s.metrics.answered.WithLabelValues("other", "gateway", "fields").Inc()
-		answer.Refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "an object that was read with some of its fields would lose the others: patch it, or replace it without "+request.FieldsPrefix)
+		s.refuse(w, nil, "fields", &refusal{
+			http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			"an object that was read with some of its fields would lose the others: patch it, or replace it without " + request.FieldsPrefix,
+		})
 		return
 	}
 	read, reason := request.Parse(r)
@@ -53,8 +53,7 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request, options request
 	switch {
 	case reason == "":
 	case reason == unlikeSight, read != nil && read.Scope != nil: // the API server knows no part of a resource
-		s.metrics.refused(read, reason)
-		unseen(w, read, reason)
+		s.refuse(w, read, reason, unseen(read, reason))
 	default:
 		s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
 		s.forward.ServeHTTP(w, r)
@@ -193,8 +192,7 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, read *request.Read
 func (s *Service) list(w http.ResponseWriter, r *http.Request, who *caller, read *request.Read, kind answer.Kind, m *mirror.Mirror) (reason string) {
 	turn, ok := s.flow.list(r.Context(), who.name(r))
 	if !ok {
-		s.metrics.refused(read, "flow")
-		answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
+		s.refuse(w, read, "flow", tooManyLists)
 		return ""
 	}
 	defer turn.done()
@@ -223,8 +221,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 	ctx := r.Context()
 	ended, ok := s.flow.watch(who.name(r))
 	if !ok {
-		s.metrics.refused(read, "flow")
-		answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyWatches)
+		s.refuse(w, read, "flow", tooManyWatches)
 		return ""
 	}
 	defer ended()
@@ -241,12 +238,10 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 	}
 	switch {
 	case read.Match == request.Exact:
-		v := m.View()
-		var ok bool
 		if !s.sights.goesOn(who, read) {
 			return unlikeSight
 		}
-		if one.Events, ok = v.History().Behind(read.Version, read.Namespace); !ok {
+		if one.Events, ok = m.View().History().Behind(read.Version, read.Namespace); !ok {
 			return "version"
 		}
 	case read.Match == request.Recent && !read.Initial:
@@ -263,14 +258,11 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 		turn, ok := s.flow.list(ctx, who.name(r))
 		if !ok {
 			one.Events.Close()
-			s.metrics.refused(read, "flow")
-			answer.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, tooManyLists)
+			s.refuse(w, read, "flow", tooManyLists)
 			return ""
 		}
 		defer turn.done()
 		one.Begun, one.Wrote = turn.done, turn.wrote
-	}
-	if one.View != nil {
 		s.sights.shown(who, read, one.View.Revision)
 	}
 	if read.Initial {

@@ -18,11 +18,6 @@ func (m *metrics) byIndex(read *request.Read) {
 	m.answered.WithLabelValues(string(read.Verb), "index", "").Inc()
 }
 
-// refused counts one that the gateway refuses.
-func (m *metrics) refused(read *request.Read, reason string) {
-	m.answered.WithLabelValues(string(read.Verb), "gateway", reason).Inc()
-}
-
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		answered: prometheus.NewCounterVec(prometheus.CounterOpts{

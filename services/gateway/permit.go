@@ -29,14 +29,19 @@ func (s *Service) permitted(r *http.Request, who *caller, read *request.Read) (m
 		return func(context.Context) answer.Verdict { return answer.GoOn }, ""
 	}
 	want := s.attributes(read)
+	id := who.identity(r.Context())
+	if id == nil {
+		return nil, "access"
+	}
+	who.key = id.Name()
+	if !s.may(r.Context(), id, want) {
+		return nil, "access"
+	}
 	may = func(ctx context.Context) answer.Verdict {
 		if id := who.identity(ctx); id != nil && s.may(ctx, id, want) {
 			return answer.GoOn
 		}
 		return answer.End
-	}
-	if may(r.Context()) != answer.GoOn {
-		return nil, "access"
 	}
 	if s.cfg.ServeStale {
 		s.lately.note(s.keyOf(r, want))

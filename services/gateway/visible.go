@@ -90,13 +90,12 @@ func (s *Service) scope(ctx context.Context, who *caller, want access.Attributes
 // unlikeSight is why a watch is not answered that goes on behind a list of another part.
 const unlikeSight = "sight"
 
-// unseen answers for a part of a resource that cannot be shown now.
-func unseen(w http.ResponseWriter, read *request.Read, reason string) {
+// unseen is the answer for a part of a resource that cannot be shown now.
+func unseen(read *request.Read, reason string) *refusal {
 	if reason == unlikeSight || reason == "version" && read.Match == request.Exact {
-		answer.Refuse(w, http.StatusGone, metav1.StatusReasonExpired, "the state at that resource version, or what was visible of it, is not known any more: list again")
-		return
+		return &refusal{http.StatusGone, metav1.StatusReasonExpired, "the state at that resource version, or what was visible of it, is not known any more: list again"}
 	}
-	answer.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what is visible cannot be shown now: "+reason)
+	return &refusal{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what is visible cannot be shown now: " + reason}
 }
 
 // sights is which part of a resource callers were shown last: a watch that goes on behind a list
@@ -118,6 +117,12 @@ type sight struct{ part, from uint64 }
 // maxSights bounds what is remembered. Who is forgotten is believed.
 const maxSights = 16_384
 
+// seesParts reports whether a caller may be shown a part of what it reads: not where everybody may
+// read everything.
+func (c *caller) seesParts(read *request.Read) bool {
+	return c.options.Visible && c.key != "" && read.Namespace == ""
+}
+
 func (c *caller) sightOf(read *request.Read) (sightKey, uint64) {
 	if read.Scope == nil {
 		return sightKey{c.key, read.Resource}, 0
@@ -127,7 +132,7 @@ func (c *caller) sightOf(read *request.Read) (sightKey, uint64) {
 
 // shown notes what a caller is shown at a version.
 func (s *sights) shown(c *caller, read *request.Read, version uint64) {
-	if !c.options.Visible || read.Namespace != "" {
+	if !c.seesParts(read) {
 		return
 	}
 	key, part := c.sightOf(read)
@@ -144,7 +149,7 @@ func (s *sights) shown(c *caller, read *request.Read, version uint64) {
 
 // goesOn reports whether a watch behind a version is of what a list of that version has shown.
 func (s *sights) goesOn(c *caller, read *request.Read) bool {
-	if !c.options.Visible || read.Namespace != "" {
+	if !c.seesParts(read) {
 		return true
 	}
 	key, part := c.sightOf(read)

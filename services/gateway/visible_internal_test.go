@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/deltaplane/deltaplane/core/access"
@@ -55,10 +54,8 @@ func TestAWatchGoesOnBehindAListOfTheSamePart(t *testing.T) {
 func TestWhatCannotBeShownIsRefusedSoThatItsReaderGoesOn(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[string]int{unlikeSight: http.StatusGone, "version": http.StatusGone, "recent": http.StatusServiceUnavailable, "table": http.StatusServiceUnavailable} {
-		w := httptest.NewRecorder()
-		unseen(w, seeing(1, "x"), reason)
-		if w.Code != want {
-			t.Errorf("%s: %d, want %d", reason, w.Code, want)
+		if got := unseen(seeing(1, "x"), reason).code; got != want {
+			t.Errorf("%s: %d, want %d", reason, got, want)
 		}
 	}
 }
