@@ -270,7 +270,12 @@ func TestALogIsRewrittenWhileTransactionsGoOn(t *testing.T) {
 	dir := t.TempDir()
 	cfg := workqueue.Config{Partitions: 2, Durability: workqueue.Fsync}
 	e, q := loggedAs(t, dir, Config{CompactBytes: 4 << 10}, cfg)
-	before, err := os.Stat(q.(*queue).path())
+	log, err := os.Open(q.(*queue).path()) // open to the end, or a later file might get its inode
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	before, err := log.Stat()
 	if err != nil {
 		t.Fatal(err)
 	}
