@@ -241,7 +241,9 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request, who *caller, rea
 		if !s.sights.goesOn(who, read) {
 			return unlikeSight
 		}
-		if one.Events, ok = m.View().History().Behind(read.Version, read.Namespace); !ok {
+		within, cancel := context.WithTimeout(ctx, aheadWithin)
+		one.Events, ok = m.Behind(within, read.Version, read.Namespace)
+		if cancel(); !ok {
 			return "version"
 		}
 	case read.Match == request.Recent && !read.Initial:

@@ -22,7 +22,8 @@ func (c *caller) limited(read *request.Read, denied string) bool {
 const (
 	// askedAtOnce are the namespaces about which the cluster is asked at the same time.
 	askedAtOnce = 16
-	// aheadWithin is how long a list of what is visible waits to be recent.
+	// aheadWithin is how long a list of what is visible waits to be recent, and a watch for the
+	// version that it begins behind.
 	aheadWithin = 5 * time.Second
 )
 

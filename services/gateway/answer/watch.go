@@ -72,8 +72,6 @@ const (
 	bookmarkBefore = 2 * time.Second
 	mayEvery       = 10 * time.Second
 	readAtOnce     = 256
-	// aheadTakes is about how long it takes to find out that nothing has happened.
-	aheadTakes = 3 * time.Second
 	// settle is how long a view takes to follow its events.
 	settle = time.Millisecond
 )
@@ -106,7 +104,6 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 	defer last.Stop()
 	may := time.NewTicker(mayEvery)
 	defer may.Stop()
-	ahead := w.lookAhead(ctx, timeout)
 	due := time.NewTimer(time.Hour)
 	due.Stop()
 	var owed func() (bool, error) // what is to be said as soon as a version is known
@@ -131,9 +128,6 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 			owed = first(owed, w.bookmark)
 		case <-last.C:
 			owed = first(owed, w.bookmark)
-		case <-ahead:
-			ahead = nil
-			owed = first(owed, w.bookmark)
 		case <-may.C:
 			switch w.May() {
 			case End:
@@ -155,22 +149,6 @@ func (w *Watch) Run(ctx context.Context, out http.ResponseWriter) error {
 			return err
 		}
 	}
-}
-
-// lookAhead finds out, in time for the last bookmark, that a quiet collection has reached the
-// version behind which the watch began. Nil is never ready.
-func (w *Watch) lookAhead(ctx context.Context, timeout time.Duration) <-chan struct{} {
-	if !w.Read.Bookmarks || w.Events.Behind() == 0 {
-		return nil
-	}
-	reached := make(chan struct{})
-	later := time.AfterFunc(max(0, timeout-bookmarkBefore-aheadTakes), func() {
-		if w.Mirror.ReachAhead(ctx, w.Events.Behind()) != nil {
-			close(reached)
-		}
-	})
-	context.AfterFunc(ctx, func() { later.Stop() })
-	return reached
 }
 
 // first is what is owed already, or what comes.
@@ -305,7 +283,7 @@ func (w *Watch) overflow() error {
 // bookmark says how far the watch is, where the client wants that, and reports whether it is owed
 // still: it is of a version of which nothing is missing and behind which nothing was sent.
 func (w *Watch) bookmark() (owed bool, err error) {
-	if v := w.Mirror.View(); !w.Read.Bookmarks || v.Revision < w.Events.Behind() {
+	if !w.Read.Bookmarks {
 		return false, nil
 	}
 	v, err := w.level()

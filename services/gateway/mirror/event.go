@@ -45,15 +45,16 @@ type History struct {
 	woken   uint64                          // up to which event everybody was woken
 }
 
-// cut is a view's place in the events: all that is before next is in it, and nothing else.
-type cut struct{ upper, next uint64 }
+// cut is a view's place in the events: all that is before next is in it, and nothing else. It is
+// the exact state at every version from upper to revision.
+type cut struct{ upper, revision, next uint64 }
 
 func newHistory() *History {
 	return &History{Ended: make(chan struct{}), first: 1, readers: map[string]map[*Reader]struct{}{}}
 }
 
 // publish adds the events that lead to a view, and wakes who waits for them.
-func (h *History) publish(events []*Event, upper uint64) (next uint64) {
+func (h *History) publish(events []*Event, upper, revision uint64) (next uint64) {
 	slices.SortStableFunc(events, func(a, b *Event) int { return cmp.Compare(a.Version, b.Version) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,9 +68,10 @@ func (h *History) publish(events []*Event, upper uint64) (next uint64) {
 	h.trim()
 	next = h.next()
 	if n := len(h.cuts); n > 0 && h.cuts[n-1].next == next {
-		return next // the state is as it was
+		h.cuts[n-1].revision = revision // the state is as it was
+		return next
 	}
-	h.cuts = append(h.cuts, cut{upper, next})
+	h.cuts = append(h.cuts, cut{upper, revision, next})
 	h.wake(events, next)
 	return next
 }
@@ -103,7 +105,7 @@ func (h *History) trim() {
 	for old < len(h.cuts) && h.cuts[old].next < h.first {
 		old++
 	}
-	h.cuts = slices.Delete(h.cuts, 0, old)
+	h.cuts = h.cuts[old:]
 }
 
 // wake tells readers of events that concern them, and now and then all, so that none falls behind
@@ -141,7 +143,6 @@ type Reader struct {
 	h         *History
 	namespace string
 	next      uint64
-	behind    uint64 // versions up to this are known
 }
 
 func (r *Reader) wake() {
@@ -155,10 +156,12 @@ func (r *Reader) wake() {
 func (h *History) From(v *View, namespace string) *Reader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.add(namespace, v.next, 0)
+	return h.add(namespace, v.next)
 }
 
-// Behind is a reader of the events behind a version; false where they are not all known.
+// Behind is a reader of the events behind a version; false where they are not all known. They are
+// behind a version of which a view is the exact state: between two views objects may have come and
+// gone, and a client that has seen one would never hear of its deletion.
 func (h *History) Behind(version uint64, namespace string) (*Reader, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,16 +169,16 @@ func (h *History) Behind(version uint64, namespace string) (*Reader, bool) {
 		if c.upper > version {
 			continue
 		}
-		if c.next < h.first || h.unknown > c.next {
+		if version > c.revision || c.next < h.first || h.unknown > c.next {
 			return nil, false
 		}
-		return h.add(namespace, c.next, version), true
+		return h.add(namespace, c.next), true
 	}
 	return nil, false
 }
 
-func (h *History) add(namespace string, next, behind uint64) *Reader {
-	r := &Reader{More: make(chan struct{}, 1), h: h, namespace: namespace, next: next, behind: behind}
+func (h *History) add(namespace string, next uint64) *Reader {
+	r := &Reader{More: make(chan struct{}, 1), h: h, namespace: namespace, next: next}
 	if h.readers[namespace] == nil {
 		h.readers[namespace] = map[*Reader]struct{}{}
 	}
@@ -183,9 +186,6 @@ func (h *History) add(namespace string, next, behind uint64) *Reader {
 	r.wake() // what is there already
 	return r
 }
-
-// Behind is the version behind which the reader began; 0 for one of a view.
-func (r *Reader) Behind() uint64 { return r.behind }
 
 // History is what the reader reads.
 func (r *Reader) History() *History { return r.h }
@@ -210,7 +210,7 @@ func (r *Reader) Read(into []*Event, most int) (events []*Event, ok bool) {
 	}
 	for ; r.next < r.h.next() && len(into) < most; r.next++ {
 		e := r.h.events[r.next-r.h.first]
-		if (r.namespace == "" || e.Namespace == r.namespace) && e.Version > r.behind {
+		if r.namespace == "" || e.Namespace == r.namespace {
 			into = append(into, e)
 		}
 	}
@@ -222,5 +222,5 @@ func (r *Reader) Read(into []*Event, most int) (events []*Event, ok bool) {
 
 // At reports whether the reader has read what led to a view, and nothing that followed it.
 func (r *Reader) At(v *View) bool {
-	return v != nil && v.history == r.h && r.next == v.next && v.Revision >= r.behind
+	return v != nil && v.history == r.h && r.next == v.next
 }

@@ -24,8 +24,12 @@ type published struct {
 }
 
 func (p *published) publish(upper uint64, events ...*Event) *View {
-	v := &View{Revision: upper, Upper: upper, history: p.History}
-	v.next = p.History.publish(events, upper)
+	return p.reach(upper, upper, events...)
+}
+
+func (p *published) reach(upper, revision uint64, events ...*Event) *View {
+	v := &View{Revision: revision, Upper: upper, history: p.History}
+	v.next = p.History.publish(events, upper, revision)
 	p.views = append(p.views, v)
 	return v
 }
@@ -46,6 +50,9 @@ func TestAReaderBehindAVersionMissesNothingAndRepeatsNothing(t *testing.T) {
 		at := uint64(10)
 		p.publish(at)
 		first := at
+		exact := func(version uint64) bool {
+			return slices.ContainsFunc(p.views, func(v *View) bool { return v.Upper <= version && version <= v.Revision })
+		}
 		for range 100 {
 			var batch []*Event
 			for range rng.IntN(4) {
@@ -56,13 +63,21 @@ func TestAReaderBehindAVersionMissesNothingAndRepeatsNothing(t *testing.T) {
 			// Within one state events come in any order.
 			rng.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
 			p.publish(at, batch...)
+			if rng.IntN(2) == 0 { // nothing happens for a while
+				was := at
+				at += rng.Uint64N(3)
+				p.reach(was, at)
+			}
 		}
 		for range 50 {
 			behind := first + rng.Uint64N(at-first+5)
 			namespace := []string{"", "n0", "n1"}[rng.IntN(3)]
 			r, ok := p.Behind(behind, namespace)
+			if ok != exact(behind) {
+				t.Fatalf("seed %d: a reader goes on behind %d of %d to %d: %v", seed, behind, first, at, ok)
+			}
 			if !ok {
-				t.Fatalf("seed %d: nothing is known behind %d of %d to %d", seed, behind, first, at)
+				continue
 			}
 			var got []*Event
 			for {
@@ -99,13 +114,46 @@ func TestAVersionBeforeTheFirstStateIsNotKnown(t *testing.T) {
 	}
 }
 
+// An object that came and went between two states is in neither, nor in the events.
+func TestNobodyGoesOnBetweenTwoStates(t *testing.T) {
+	t.Parallel()
+	p := &published{History: newHistory()}
+	p.reach(10, 12)
+	p.publish(20, change("n/x", 15), change("n/y", 20))
+	for behind, want := range map[uint64]bool{10: true, 12: true, 13: false, 15: false, 19: false, 20: true, 21: false} {
+		r, ok := p.Behind(behind, "")
+		if ok != want {
+			t.Errorf("behind %d: %v, want %v", behind, ok, want)
+		}
+		if ok {
+			r.Close()
+		}
+	}
+}
+
+// An object that came in the place of another has the version behind its deletion.
+func TestADeletionAtTheVersionOfAStateIsReadBehindIt(t *testing.T) {
+	t.Parallel()
+	p := &published{History: newHistory()}
+	p.publish(10)
+	p.publish(11, &Event{Version: 10, Namespace: "n", Old: object("n/x", "u", 5)}, change("n/x", 11))
+	r, ok := p.Behind(10, "")
+	if !ok {
+		t.Fatal("nothing is known behind a state")
+	}
+	defer r.Close()
+	if got, _ := r.Read(nil, 10); !slices.Equal(versions(got), []uint64{10, 11}) {
+		t.Errorf("the events behind 10 are of %v, want the deletion at 10 and the creation at 11", versions(got))
+	}
+}
+
 func TestNobodyGoesOnBeforeADeletionThatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	p := &published{History: newHistory()}
 	p.publish(10)
 	p.publish(12, &Event{Version: 12, Namespace: "n", Old: object("n/x", "u", 5), Unknown: true})
 	p.publish(15, change("n/y", 15))
-	for behind, want := range map[uint64]bool{10: false, 11: false, 12: true, 15: true} {
+	for behind, want := range map[uint64]bool{10: false, 12: true, 15: true} {
 		r, ok := p.Behind(behind, "")
 		if ok != want {
 			t.Errorf("behind %d: %v, want %v", behind, ok, want)

@@ -309,7 +309,7 @@ func (f *filling) publish(revision, upper uint64) {
 func (m *Mirror) set(v *View, events []*Event) {
 	v.later = make(chan struct{})
 	m.floor.sees(events)
-	v.next = v.history.publish(events, v.Upper)
+	v.next = v.history.publish(events, v.Upper, v.Revision)
 	was := m.view.Swap(v)
 	if was == nil {
 		close(m.filled)

@@ -98,3 +98,12 @@ func (m *Mirror) Reach(ctx context.Context, revision uint64) *View {
 		}
 	}
 }
+
+// Behind is [History.Behind] of the latest view. A version that the view has not reached is waited
+// for until ctx ends.
+func (m *Mirror) Behind(ctx context.Context, version uint64, namespace string) (*Reader, bool) {
+	if m.view.Load().Revision < version {
+		m.ReachAhead(ctx, version)
+	}
+	return m.view.Load().history.Behind(version, namespace)
+}
