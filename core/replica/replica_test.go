@@ -18,37 +18,62 @@ var t0 = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func TestNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 60) + ".b-"
-	for _, owner := range []string{"work", long, "a.b", strings.Repeat("x", 47) + "-." + strings.Repeat("y", 20)} {
-		seen := map[string]bool{}
-		for _, uid := range []string{"u1", "u2"} {
-			for _, o := range []int64{0, 1, 9, 10, 499, 1 << 40} {
-				n := replica.Name(owner, uid, o)
-				if len(n) > replica.MaxName || strings.Contains(n, "--") || strings.Contains(n, ".-") || seen[n] {
-					t.Errorf("Name(%q, %q, %d) = %q", owner, uid, o, n)
-				}
-				seen[n] = true
-				if got, ok := replica.Ordinal(owner, uid, n); !ok || got != o {
-					t.Errorf("Ordinal(%q) = %d, %v, want %d", n, got, ok, o)
-				}
-				if _, ok := replica.Ordinal(owner, "other", n); ok {
-					t.Errorf("%q taken for a child of another UID", n)
+	for _, owner := range []string{"work", "work-3", long, "a.b", strings.Repeat("x", 47) + "-." + strings.Repeat("y", 20)} {
+		for _, indexed := range []bool{false, true} {
+			indexes := []int{replica.NoIndex}
+			if indexed {
+				indexes = []int{0, 3, 99_999}
+			}
+			seen := map[string]bool{}
+			for _, uid := range []string{"u1", "u2"} {
+				for _, o := range []int64{0, 1, 9, 10, 499, 1 << 40} {
+					for _, ix := range indexes {
+						c := replica.Child{Ordinal: o, Index: ix}
+						n := replica.Name(owner, uid, c)
+						if len(n) > replica.MaxName || strings.Contains(n, "--") || strings.Contains(n, ".-") || seen[n] {
+							t.Errorf("Name(%q, %q, %v) = %q", owner, uid, c, n)
+						}
+						seen[n] = true
+						if got, ok := replica.Parse(owner, uid, n, indexed); !ok || got != c {
+							t.Errorf("Parse(%q) = %v, %v, want %v", n, got, ok, c)
+						}
+						if _, ok := replica.Parse(owner, "other", n, indexed); ok {
+							t.Errorf("%q taken for a child of another UID", n)
+						}
+					}
 				}
 			}
 		}
 	}
-	name := replica.Name("work", "u", 7)
-	for _, bad := range []string{"", "-", "work", "work-7", strings.TrimSuffix(name, "7") + "07", strings.TrimSuffix(name, "7") + "-7", name + "x", replica.Name("work", "u", 1<<62)} {
-		if o, ok := replica.Ordinal("work", "u", bad); ok {
-			t.Errorf("Ordinal(%q) = %d, want none", bad, o)
+}
+
+func TestNamesThatNobodyGaveAreNoChildren(t *testing.T) {
+	t.Parallel()
+	name := func(owner string, index int, ordinal int64) string {
+		return replica.Name(owner, "u", replica.Child{Ordinal: ordinal, Index: index})
+	}
+	plain := name("work", replica.NoIndex, 7)
+	for _, bad := range []string{
+		"", "-", "--", "work", "work-7", strings.TrimSuffix(plain, "7") + "07", strings.TrimSuffix(plain, "7") + "-7", plain + "x", name("work", replica.NoIndex, 1<<62),
+		name("work", 3, 7), name("work-3", 4, 7),
+	} {
+		if c, ok := replica.Parse("work", "u", bad, false); ok {
+			t.Errorf("Parse(%q) = %v, want none", bad, c)
+		}
+	}
+	for _, bad := range []string{"", "-", "--", "---", plain, strings.Replace(name("work", 3, 7), "-3-", "-03-", 1), strings.Replace(name("work", 3, 7), "-3-", "--3-", 1)} {
+		if c, ok := replica.Parse("work", "u", bad, true); ok {
+			t.Errorf("Parse(%q) = %v, want none", bad, c)
 		}
 	}
 }
 
-func FuzzOrdinal(f *testing.F) {
-	f.Add("work", "u", "work-aaaaaaaa-1")
-	f.Fuzz(func(t *testing.T, owner, uid, name string) {
-		if o, ok := replica.Ordinal(owner, uid, name); ok && replica.Name(owner, uid, o) != name {
-			t.Errorf("%q is not the name of ordinal %d", name, o)
+func FuzzParse(f *testing.F) {
+	f.Add("work", "u", "work-aaaaaaaa-1", false)
+	f.Add("work", "u", "work-3-aaaaaaaa-1", true)
+	f.Fuzz(func(t *testing.T, owner, uid, name string, indexed bool) {
+		if c, ok := replica.Parse(owner, uid, name, indexed); ok && (replica.Name(owner, uid, c) != name || indexed == (c.Index == replica.NoIndex)) {
+			t.Errorf("%q is not the name of %v", name, c)
 		}
 	})
 }

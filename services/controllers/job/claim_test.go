@@ -158,7 +158,7 @@ func TestOrphans(t *testing.T) {
 	}
 	for name, set := range map[string]func(*batchv1.Job){
 		"managed by somebody else": func(j *batchv1.Job) { j.Spec.ManagedBy = new("acme.io/c") },
-		"not supported":            func(j *batchv1.Job) { j.Spec.CompletionMode = new(batchv1.IndexedCompletion) },
+		"not supported":            func(j *batchv1.Job) { j.Spec.CompletionMode = new(unknownMode) },
 	} {
 		for _, manual := range []bool{false, true} {
 			t.Run(fmt.Sprintf("a Job %s, with a selector of its own %v, is seen, then gone", name, manual), func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestOrphans(t *testing.T) {
 			set      func(*batchv1.Job)
 			stripped bool
 		}{
-			{"not supported", func(j *batchv1.Job) { j.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }, true},
+			{"not supported", func(j *batchv1.Job) { j.Spec.CompletionMode = new(unknownMode) }, true},
 			{"managed by somebody else, who strips them", func(j *batchv1.Job) { j.Spec.ManagedBy = new("acme.io/c") }, false},
 		} {
 			b := newBench(t)

@@ -24,15 +24,13 @@ func (s *run) create(ctx context.Context, t *turn) (acted, error) {
 	if len(j.Spec.Template.Labels) == 0 {
 		return acted{}, errors.New("unable to create pods, no labels")
 	}
-	again := s.open[:min(len(s.open), t.action.create)]
-	fresh := s.memory.Take(t.action.create - len(again))
-	ordinals := slices.Concat(again, fresh)
-	if err := s.announce(ctx, j, ordinals, len(fresh) > 0); err != nil {
+	children, contested := s.children(t)
+	if err := s.announce(ctx, j, children, len(contested) < len(children)); err != nil {
 		return acted{}, err
 	}
-	b := &births{run: s, job: j, ordinals: ordinals, contested: len(again)}
+	b := &births{run: s, turn: t, job: j, children: children, contested: contested, used: map[int64]bool{}}
 	s.open = slices.Clone(s.open)
-	replica.SlowStart(len(ordinals), func(first, size int) bool {
+	replica.SlowStart(len(children), func(first, size int) bool {
 		each(size, s.parallel, func(i int) { b.make(ctx, first+i) })
 		return b.err == nil && !b.closed
 	})
@@ -46,9 +44,37 @@ func (s *run) create(ctx context.Context, t *turn) (acted, error) {
 	return acted{created: b.created}, b.err
 }
 
+// children are those that the turn wants, and which of them may have been claimed before: what may
+// exist is tried again before another is made in its place.
+func (s *run) children(t *turn) (all []replica.Child, contested map[replica.Child]bool) {
+	wanted := t.action.indexes
+	if !indexed(t.job) {
+		wanted = slices.Repeat([]int{replica.NoIndex}, t.action.create)
+	}
+	contested = map[replica.Child]bool{}
+	for _, ix := range wanted {
+		c := replica.Child{Ordinal: -1, Index: ix}
+		for _, o := range s.open {
+			if o.Index == ix && !contested[o] {
+				c = o
+				contested[c] = true
+				break
+			}
+		}
+		all = append(all, c)
+	}
+	fresh := s.memory.Take(len(all) - len(contested))
+	for i := range all {
+		if all[i].Ordinal < 0 {
+			all[i].Ordinal, fresh = fresh[0], fresh[1:]
+		}
+	}
+	return all, contested
+}
+
 // announce saves the mark and stores the expected names, in that order: names
 // above the saved mark must never be on record.
-func (s *run) announce(ctx context.Context, j *batchv1.Job, ordinals []int64, marked bool) error {
+func (s *run) announce(ctx context.Context, j *batchv1.Job, children []replica.Child, marked bool) error {
 	if marked {
 		state, err := s.memory.encode()
 		if err != nil {
@@ -62,7 +88,7 @@ func (s *run) announce(ctx context.Context, j *batchv1.Job, ordinals []int64, ma
 		}
 		s.req.State = state
 	}
-	if err := s.expect(ctx, j, ordinals, nil); err != nil {
+	if err := s.expect(ctx, j, children, nil); err != nil {
 		return fmt.Errorf("store expected names: %w", err)
 	}
 	return nil
@@ -71,31 +97,32 @@ func (s *run) announce(ctx context.Context, j *batchv1.Job, ordinals []int64, ma
 // births is the creation of the pods of one sync.
 type births struct {
 	*run
+	turn      *turn
 	job       *batchv1.Job
-	ordinals  []int64
-	contested int // so many of the first ordinals may have been claimed before
+	children  []replica.Child
+	contested map[replica.Child]bool // may have been claimed before
 
 	lock            sync.Mutex // guards what follows
 	err             error      // the first
 	closed          bool       // the namespace is being deleted
 	created, failed int32
-	used            []int64 // ordinals that have a pod, may have one, or are taken by another's
+	used            map[int64]bool // ordinals that have a pod, may have one, or are taken by another's
 }
 
 // make creates one pod and files what came of it.
 func (b *births) make(ctx context.Context, i int) {
-	o := b.ordinals[i]
-	p, err := b.try(ctx, o)
+	c := b.children[i]
+	p, err := b.try(ctx, c)
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	switch {
 	case err == nil:
-		b.used = append(b.used, o)
+		b.used[c.Ordinal] = true
 		b.sawPod(p.ResourceVersion)
-		if i < b.contested || tokenOf(p) != b.req.Token {
-			b.memory.Won(o, tokenOf(p))
+		if b.contested[c] || tokenOf(p) != b.req.Token {
+			b.memory.Won(c.Ordinal, tokenOf(p))
 		}
-		b.open = slices.DeleteFunc(b.open, func(x int64) bool { return x == o })
+		b.open = slices.DeleteFunc(b.open, func(o replica.Child) bool { return o == c })
 		if active(p) {
 			b.created++
 		}
@@ -104,10 +131,10 @@ func (b *births) make(ctx context.Context, i int) {
 		b.closed = true
 		return
 	case kube.IsAlreadyExists(err): // another's pod
-		b.used = append(b.used, o)
+		b.used[c.Ordinal] = true
 	case (kube.IsUnresolved(err) || kube.IsConflict(err)) && !lost(err): // counts as failed, but may exist
-		b.used = append(b.used, o)
-		b.open = union(b.open, []int64{o})
+		b.used[c.Ordinal] = true
+		b.open = union(b.open, []replica.Child{c})
 	}
 	b.failed++
 	if b.err == nil || lost(err) {
@@ -118,13 +145,16 @@ func (b *births) make(ctx context.Context, i int) {
 	}
 }
 
-// try creates the pod of an ordinal. A name that is taken by a pod of this Job
+// try creates the pod of a child. A name that is taken by a pod of this Job
 // counts as created.
-func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
+func (b *births) try(ctx context.Context, c replica.Child) (*corev1.Pod, error) {
 	if err := b.req.Lease.Alive(); err != nil {
 		return nil, err
 	}
-	want := newPod(b.job, o, b.req.Token)
+	want := newPod(b.job, c, b.req.Token)
+	if perIndex(b.job) {
+		b.turn.inherit(want, c.Index)
+	}
 	p, err := b.api.CreatePod(ctx, want)
 	if err == nil {
 		b.events.Event(about(b.job), kube.Normal, "SuccessfulCreate", "Created pod: "+p.Name)
@@ -150,10 +180,10 @@ func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
 func (b *births) giveBack(ctx context.Context) error {
 	var unused []int64
 	var names []string
-	for _, o := range b.ordinals[b.contested:] {
-		if !slices.Contains(b.used, o) {
-			unused = append(unused, o)
-			names = append(names, replica.Name(b.job.Name, string(b.job.UID), o))
+	for _, c := range b.children {
+		if !b.contested[c] && !b.used[c.Ordinal] {
+			unused = append(unused, c.Ordinal)
+			names = append(names, nameOf(b.job, c))
 		}
 	}
 	if len(unused) == 0 {

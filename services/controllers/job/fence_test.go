@@ -257,12 +257,12 @@ func TestCreations(t *testing.T) {
 		b := newBench(t)
 		j := newJob(b.w, 1, 1, 6)
 		b.w.putJob(j)
-		taken := replica.Name("work", string(j.UID), 0)
+		taken := replica.Name("work", string(j.UID), replica.Child{Ordinal: 0, Index: replica.NoIndex})
 		b.w.addPod(j, func(p *corev1.Pod) { p.Name, p.OwnerReferences, p.Labels, p.Finalizers = taken, nil, nil, nil })
 		if res := b.sync("default/work"); res.Settle != job.RateLimited {
 			t.Errorf("settled as %v", res.Settle)
 		}
-		if res := b.sync("default/work"); res.Err != nil || len(b.w.born) != 1 || b.w.born[0].name != replica.Name("work", string(j.UID), 1) {
+		if res := b.sync("default/work"); res.Err != nil || len(b.w.born) != 1 || b.w.born[0].name != replica.Name("work", string(j.UID), replica.Child{Ordinal: 1, Index: replica.NoIndex}) {
 			t.Errorf("%v, born %v", res.Err, b.w.born)
 		}
 	})
@@ -291,7 +291,7 @@ func TestCreations(t *testing.T) {
 		b.sync("default/work")
 		names := map[string]bool{}
 		for o := range int64(50) {
-			names[replica.Name("work", string(j.UID), o)] = true
+			names[replica.Name("work", string(j.UID), replica.Child{Ordinal: o, Index: replica.NoIndex})] = true
 		}
 		for _, p := range b.w.born {
 			if !names[p.name] {
@@ -325,7 +325,7 @@ func TestCreations(t *testing.T) {
 		j.Spec.Parallelism = new(int32(4))
 		b.w.putJob(j)
 		b.sync("default/work")
-		if b.w.calls["list pods"] != 1 || len(b.w.born) != 1 || b.w.born[0].name != replica.Name("work", string(j.UID), 3) {
+		if b.w.calls["list pods"] != 1 || len(b.w.born) != 1 || b.w.born[0].name != replica.Name("work", string(j.UID), replica.Child{Ordinal: 3, Index: replica.NoIndex}) {
 			t.Errorf("%d live lists, born %v", b.w.calls["list pods"], b.w.born)
 		}
 	})

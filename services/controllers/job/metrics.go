@@ -8,11 +8,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 )
 
-// metrics carry the names of the upstream Job controller. completion_mode is
-// always NonIndexed.
+// metrics carry the names of the upstream Job controller.
 type metrics struct {
-	syncs, ended, pods, externals *prometheus.CounterVec
-	duration                      *prometheus.HistogramVec
+	syncs, ended, pods, externals            *prometheus.CounterVec
+	podsEnded, indexes, judgements, tracking *prometheus.CounterVec
+	duration                                 *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -22,12 +22,20 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	m := &metrics{
 		syncs: counter("job_syncs_total",
-			"Syncs of Jobs. result: success, error, lost; action: tracking, pods_created, pods_deleted, sweep.", mode, "result", "action"),
+			"Syncs of Jobs. result: success, error, lost; action: reconciling, tracking, pods_created, pods_deleted, sweep.", mode, "result", "action"),
 		ended: counter("jobs_finished_total", "Finished Jobs. result: succeeded, failed; reason: of the condition.", mode, "result", "reason"),
 		pods: counter("job_pods_creation_total",
 			"Creations of pods. reason: new, recreate_terminating_or_failed, recreate_failed; status: succeeded, failed.", "reason", "status"),
 		externals: counter("jobs_by_external_controller_total",
 			"Jobs that another controller manages, when they are first seen. controller_name: their spec.managedBy.", "controller_name"),
+		podsEnded: counter("job_pods_finished_total",
+			"Pods that have been counted. result: succeeded (indexes, of an indexed Job), failed.", mode, "result"),
+		indexes: counter("job_finished_indexes_total",
+			"Finished indexes of indexed Jobs. status: succeeded, failed; backoffLimit: global, perIndex.", "status", "backoffLimit"),
+		judgements: counter("pod_failures_handled_by_failure_policy_total",
+			"Failed pods that a rule of a podFailurePolicy matches. action: of the rule.", "action"),
+		tracking: counter("terminated_pods_tracking_finalizer_total",
+			"Terminated pods with the tracking finalizer. event: add, when a sync counts one first; delete, when it has taken the finalizer off.", "event"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: ns, Name: "job_sync_duration_seconds", Help: "Time to sync a Job; labels as in job_syncs_total.",
 			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
@@ -37,15 +45,21 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.syncs, m.ended, m.pods, m.externals, m.duration} {
+	for _, c := range []prometheus.Collector{m.syncs, m.ended, m.pods, m.externals, m.podsEnded, m.indexes, m.judgements, m.tracking, m.duration} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
 }
 
-const nonIndexed = string(batchv1.NonIndexedCompletion)
+// modeOf is a Job's completion mode; where there is no Job, that of most.
+func modeOf(j *batchv1.Job) string {
+	if j != nil && indexed(j) {
+		return string(batchv1.IndexedCompletion)
+	}
+	return string(batchv1.NonIndexedCompletion)
+}
 
-func (m *metrics) synced(action string, r Result, took time.Duration) {
+func (m *metrics) synced(mode, action string, r Result, took time.Duration) {
 	result := "success"
 	switch {
 	case r.Settle == Lost:
@@ -53,16 +67,48 @@ func (m *metrics) synced(action string, r Result, took time.Duration) {
 	case r.Err != nil:
 		result = "error"
 	}
-	m.syncs.WithLabelValues(nonIndexed, result, action).Inc()
-	m.duration.WithLabelValues(nonIndexed, result, action).Observe(took.Seconds())
+	m.syncs.WithLabelValues(mode, result, action).Inc()
+	m.duration.WithLabelValues(mode, result, action).Observe(took.Seconds())
 }
 
-func (m *metrics) finished(c *batchv1.JobCondition) {
+func (m *metrics) finished(j *batchv1.Job, c *batchv1.JobCondition) {
 	result := "failed"
 	if c.Type == batchv1.JobComplete {
 		result = "succeeded"
 	}
-	m.ended.WithLabelValues(nonIndexed, result, c.Reason).Inc()
+	m.ended.WithLabelValues(modeOf(j), result, c.Reason).Inc()
+}
+
+// counted counts what a status that was written has more than the one before. Counters of an elastic
+// Job may fall.
+func (m *metrics) counted(j *batchv1.Job, was *batchv1.JobStatus) {
+	st, mode := &j.Status, modeOf(j)
+	more := func(v *prometheus.CounterVec, n int, labels ...string) {
+		if n > 0 {
+			v.WithLabelValues(labels...).Add(float64(n))
+		}
+	}
+	more(m.podsEnded, int(st.Succeeded-was.Succeeded), mode, "succeeded")
+	more(m.podsEnded, int(st.Failed-was.Failed), mode, "failed")
+	if !indexed(j) {
+		return
+	}
+	limit := "global"
+	if perIndex(j) {
+		limit = "perIndex"
+		more(m.indexes, failedIndexesOf(j, st).Len()-failedIndexesOf(j, was).Len(), "failed", limit)
+	}
+	more(m.indexes, int(st.Succeeded-was.Succeeded), "succeeded", limit)
+}
+
+// tracked counts what the first step of counting has written.
+func (m *metrics) tracked(t *turn) {
+	for action, n := range t.judged {
+		m.judgements.WithLabelValues(string(action)).Add(float64(n))
+	}
+	if t.added > 0 {
+		m.tracking.WithLabelValues("add").Add(float64(t.added))
+	}
 }
 
 func (m *metrics) created(reason string, ok, failed int32) {

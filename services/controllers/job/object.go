@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -85,6 +86,9 @@ func setDefaults(j *batchv1.Job) {
 	}
 	if s.BackoffLimit == nil {
 		s.BackoffLimit = new(int32(6))
+		if s.BackoffLimitPerIndex != nil {
+			s.BackoffLimit = new(int32(math.MaxInt32))
+		}
 	}
 	if s.Selector == nil && s.Template.Labels["batch.kubernetes.io/controller-uid"] == string(j.UID) {
 		s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"batch.kubernetes.io/controller-uid": string(j.UID)}}
@@ -112,9 +116,10 @@ func failed(j *batchv1.Job, p *corev1.Pod) bool {
 	return !replaceFailedOnly(j) && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
 }
 
-// replaceFailedOnly reports whether a terminating pod is replaced only once it has failed.
+// replaceFailedOnly reports whether a terminating pod is replaced only once it has failed: a failure
+// policy judges pods by how they have ended.
 func replaceFailedOnly(j *batchv1.Job) bool {
-	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
+	return j.Spec.PodFailurePolicy != nil || j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }
 
 func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }

@@ -26,12 +26,12 @@ func controllerRef(j *batchv1.Job) metav1.OwnerReference {
 
 // newPod is one child of a Job. It always carries the tracking finalizer, without
 // which it would not be counted.
-func newPod(j *batchv1.Job, ordinal int64, token uint64) *corev1.Pod {
+func newPod(j *batchv1.Job, c replica.Child, token uint64) *corev1.Pod {
 	t := j.Spec.Template.DeepCopy()
 	p := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: j.Namespace, Name: replica.Name(j.Name, string(j.UID), ordinal),
+			Namespace: j.Namespace, Name: nameOf(j, c),
 			Labels: t.Labels, Annotations: maps.Clone(t.Annotations), Finalizers: slices.Clone(t.Finalizers),
 			OwnerReferences: []metav1.OwnerReference{controllerRef(j)},
 		},
@@ -44,6 +44,9 @@ func newPod(j *batchv1.Job, ordinal int64, token uint64) *corev1.Pod {
 		p.Annotations = map[string]string{}
 	}
 	p.Annotations[TokenAnnotation] = strconv.FormatUint(token, 10)
+	if c.Index != replica.NoIndex {
+		mark(p, j, c.Index)
+	}
 	return p
 }
 
@@ -57,8 +60,13 @@ func tokenOf(p *corev1.Pod) uint64 {
 	return n
 }
 
-func ordinalOf(j *batchv1.Job, p *corev1.Pod) (int64, bool) {
-	return replica.Ordinal(j.Name, string(j.UID), p.Name)
+// childOf is which child of a Job a pod is by its name, and whether this controller gave the name.
+func childOf(j *batchv1.Job, p *corev1.Pod) (replica.Child, bool) {
+	return replica.Parse(j.Name, string(j.UID), p.Name, indexed(j))
+}
+
+func nameOf(j *batchv1.Job, c replica.Child) string {
+	return replica.Name(j.Name, string(j.UID), c)
 }
 
 func ownedBy(j *batchv1.Job, p *corev1.Pod) bool {

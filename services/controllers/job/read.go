@@ -11,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/replica"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/controllers/job/policy"
 )
 
 // pods reads the pods that are or may become the Job's, from the index, or live
@@ -66,9 +68,24 @@ func behind(j *batchv1.Job, pods []*corev1.Pod) bool {
 	if u := st.UncountedTerminatedPods; u != nil {
 		n += len(u.Succeeded) + len(u.Failed)
 	}
+	var completed replica.Indexes
+	if indexed(j) {
+		n -= int(st.Succeeded)
+		completed = replica.ParseIndexes(st.CompletedIndexes, int(*j.Spec.Completions))
+	}
 	for _, p := range pods {
 		// One that is being deleted has lost its finalizer to that, maybe uncounted.
-		if ownedBy(j, p) && terminal(p) && !tracked(p) && p.DeletionTimestamp == nil {
+		if !ownedBy(j, p) || !terminal(p) || tracked(p) || p.DeletionTimestamp != nil {
+			continue
+		}
+		switch {
+		case indexed(j) && indexOf(p, int(*j.Spec.Completions)) == replica.NoIndex: // counts as nothing
+		case indexed(j) && p.Status.Phase == corev1.PodSucceeded:
+			if !completed.Has(indexOf(p, int(*j.Spec.Completions))) {
+				return true
+			}
+		case p.Status.Phase == corev1.PodFailed && !policy.OfFailure(j.Spec.PodFailurePolicy, p).Counts():
+		default:
 			n--
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/replica"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -78,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req Request) Result {
 	s.unsure = req.Attempt > 1 || s.memory.Unsure
 	started := r.now()
 	res := s.guarded(ctx)
-	r.metrics.synced(s.action, res, r.now().Sub(started))
+	r.metrics.synced(s.mode, s.action, res, r.now().Sub(started))
 	return res
 }
 
@@ -102,10 +103,10 @@ type run struct {
 	live            bool // the index is not to be trusted in this sync
 	wake            time.Duration
 	read            Revisions
-	action          string
+	action, mode    string            // of the sync, for its metrics
 	status          batchv1.JobStatus // as the server has it
 
-	open               []int64 // ordinals that may have a child nobody has seen
+	open               []replica.Child // may exist, and nobody has seen them
 	deleting, stripped map[types.UID]bool
 
 	mu          sync.Mutex // guards what follows
@@ -117,12 +118,13 @@ type run struct {
 // sync makes upstream's first checks, in its order. The consistency gate is the
 // barrier, which the caller that leased the key has waited for.
 func (s *run) sync(ctx context.Context) error {
-	s.action = "tracking"
+	s.action, s.mode = "reconciling", modeOf(nil)
 	s.live = s.unsure
 	j, err := s.job(ctx)
 	if err != nil {
 		return err
 	}
+	s.mode = modeOf(j)
 	if s.memory.UID != "" && (j == nil || j.UID != s.memory.UID) {
 		if err := s.sweepGone(ctx, s.memory.UID); err != nil {
 			return err
@@ -142,6 +144,9 @@ func (s *run) sync(ctx context.Context) error {
 	}
 	if reason, message := unsupported(j); reason != "" {
 		return s.unmanaged(ctx, j, reason, message)
+	}
+	if indexed(j) && j.Spec.Completions == nil {
+		return fmt.Errorf("job %s/%s is indexed and has no spec.completions", s.namespace, s.name)
 	}
 	s.memory.UID = j.UID
 	if !s.remembered && !s.live && touched(&j.Status) {
@@ -204,26 +209,12 @@ func touched(st *batchv1.JobStatus) bool {
 		st.Active+st.Succeeded+st.Failed > 0
 }
 
-// unsupported names a feature of the Job that this controller does not
-// implement, or an unknown completion mode.
+// unsupported says why this controller cannot run a Job; empty when it can.
 func unsupported(j *batchv1.Job) (reason, message string) {
-	sp := &j.Spec
-	field := ""
-	switch {
-	case sp.CompletionMode != nil && *sp.CompletionMode == batchv1.IndexedCompletion:
-		field = "spec.completionMode Indexed"
-	case sp.CompletionMode != nil && *sp.CompletionMode != batchv1.NonIndexedCompletion:
+	if mode := j.Spec.CompletionMode; mode != nil && *mode != batchv1.NonIndexedCompletion && *mode != batchv1.IndexedCompletion {
 		return "UnknownCompletionMode", "Skipped Job sync because completion mode is unknown"
-	case sp.PodFailurePolicy != nil:
-		field = "spec.podFailurePolicy"
-	case sp.SuccessPolicy != nil:
-		field = "spec.successPolicy"
-	case sp.BackoffLimitPerIndex != nil || sp.MaxFailedIndexes != nil:
-		field = "spec.backoffLimitPerIndex"
-	default:
-		return "", ""
 	}
-	return "UnsupportedJobFeature", "Skipped Job sync because " + field + " is not implemented by this controller"
+	return "", ""
 }
 
 // job reads the Job, from the index or live.

@@ -40,6 +40,31 @@ type plan struct {
 	completions int32
 	limit       int32
 	faults      float64 // how often a call's outcome is unknown, or it is refused
+	indexed     bool
+	perIndex    bool // failures are counted for each index
+	policy      bool // disruptions do not count as failures
+}
+
+// shape makes a Job one of the plan.
+func (p plan) shape(j *batchv1.Job) {
+	if p.indexed {
+		j.Spec.CompletionMode = new(batchv1.IndexedCompletion)
+	}
+	if p.perIndex {
+		j.Spec.BackoffLimitPerIndex = new(p.limit)
+	}
+	if p.policy {
+		j.Spec.PodFailurePolicy = ignoreDisruptions
+	}
+}
+
+var ignoreDisruptions = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+	Action:          batchv1.PodFailurePolicyActionIgnore,
+	OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
+}}}
+
+func disrupted(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
 }
 
 type sim struct {
@@ -380,6 +405,9 @@ func (s *sim) live() {
 		p.Status.Phase = corev1.PodSucceeded
 		if !s.plan.calm && s.rnd.IntN(6) == 0 {
 			p.Status.Phase = corev1.PodFailed
+			if s.rnd.IntN(2) == 0 {
+				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue})
+			}
 		}
 		s.w.putPod(p, false)
 	case len(p.Finalizers) == 0 && s.rnd.IntN(2) == 0: // a finished pod is collected
@@ -434,7 +462,9 @@ func (s *sim) failed() bool {
 
 func (s *sim) run(steps int) {
 	s.w.mu.Lock()
-	s.w.putJob(newJob(s.w, s.plan.parallelism, s.plan.completions, s.plan.limit))
+	j := newJob(s.w, s.plan.parallelism, s.plan.completions, s.plan.limit)
+	s.plan.shape(j)
+	s.w.putJob(j)
 	s.w.mu.Unlock()
 	for range steps {
 		synctest.Wait()
@@ -534,24 +564,30 @@ func (s *sim) verify(seed uint64) {
 	// late work of somebody who had lost the lease and must not be counted.
 	// One whose finalizer was taken off to delete it, and whose deletion then
 	// failed, may still succeed: it has given up its right to be counted.
-	ended, broken := map[podUID]bool{}, map[podUID]bool{}
+	ended, broken, indexes := map[podUID]bool{}, map[podUID]bool{}, map[podUID]string{}
 	for _, c := range s.w.podLog {
 		p := decode(c.raw)
 		switch {
 		case p == nil || len(p.Finalizers) == 0:
 		case p.Status.Phase == corev1.PodSucceeded:
 			ended[p.UID] = true
-		case p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil:
+			indexes[p.UID] = p.Annotations[batchv1.JobCompletionIndexAnnotation]
+		case s.plan.policy && disrupted(p):
+		case p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil && !s.plan.policy:
 			broken[p.UID] = true
 		}
 	}
-	names := map[string]bool{}
+	names, done := map[string]bool{}, map[string]bool{}
 	succeeded := int32(0)
 	for _, b := range s.w.born {
-		if ended[b.uid] && !names[b.name] {
+		if ended[b.uid] && !names[b.name] && !(s.plan.indexed && done[indexes[b.uid]]) {
 			succeeded++
+			done[indexes[b.uid]] = true
 		}
 		names[b.name] = true
+	}
+	if all := "0-" + strconv.Itoa(int(s.plan.completions-1)); s.plan.indexed && st.CompletedIndexes != all {
+		fail("completed indexes %q, want %q", st.CompletedIndexes, all)
 	}
 	if st.Succeeded != succeeded {
 		fail("%d counted, %d succeeded", st.Succeeded, succeeded)
@@ -589,6 +625,14 @@ func TestRandomHistories(t *testing.T) {
 		"calm, late":        {calm: true, late: true, parallelism: 3, completions: 12, limit: 1000},
 		"users and faults":  {parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
 		"users, late calls": {late: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+
+		"indexed, calm":              {indexed: true, calm: true, parallelism: 3, completions: 12, limit: 1000, faults: 0.04},
+		"indexed, users and faults":  {indexed: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"indexed, users, late calls": {indexed: true, late: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"per index, users":           {indexed: true, perIndex: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"per index, policy, users":   {indexed: true, perIndex: true, policy: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"policy, users":              {policy: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"per index, late calls":      {indexed: true, perIndex: true, policy: true, late: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
 	}
 	for name, p := range plans {
 		t.Run(name, func(t *testing.T) {

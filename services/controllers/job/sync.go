@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -58,9 +59,9 @@ func (s *run) settleExpectations(j *batchv1.Job, pods []*corev1.Pod) {
 	byOrdinal := map[int64]*corev1.Pod{}
 	for _, p := range pods {
 		byUID[p.UID] = p
-		if o, ok := ordinalOf(j, p); ok {
-			byOrdinal[o] = p
-			s.memory.Seen(o)
+		if c, ok := childOf(j, p); ok {
+			byOrdinal[c.Ordinal] = p
+			s.memory.Seen(c.Ordinal)
 		}
 	}
 	if !s.remembered { // nothing better is known
@@ -73,21 +74,21 @@ func (s *run) settleExpectations(j *batchv1.Job, pods []*corev1.Pod) {
 		return
 	}
 	for _, name := range e.Creations {
-		o, ok := replica.Ordinal(j.Name, string(j.UID), name)
+		c, ok := replica.Parse(j.Name, string(j.UID), name, indexed(j))
 		if ok {
-			s.memory.Seen(o)
+			s.memory.Seen(c.Ordinal)
 		}
-		switch p := byOrdinal[o]; {
+		switch p := byOrdinal[c.Ordinal]; {
 		case !ok || !s.live:
 		case p == nil:
-			s.open = append(s.open, o)
+			s.open = append(s.open, c)
 			continue
 		default:
-			s.memory.Won(o, tokenOf(p))
+			s.memory.Won(c.Ordinal, tokenOf(p))
 		}
 		s.seen = append(s.seen, name)
 	}
-	slices.Sort(s.open)
+	slices.SortFunc(s.open, byAge)
 	for _, name := range e.Deletions {
 		strip, isStrip := strings.CutPrefix(name, stripMark)
 		p := byUID[types.UID(strip)]
@@ -110,13 +111,13 @@ const stripMark = "finalizer:"
 
 // expect stores what is outstanding beside what is about to be done. It replaces
 // what was stored.
-func (s *run) expect(ctx context.Context, j *batchv1.Job, creations []int64, deletions []*corev1.Pod) error {
+func (s *run) expect(ctx context.Context, j *batchv1.Job, creations []replica.Child, deletions []*corev1.Pod) error {
 	if err := s.req.Lease.Alive(); err != nil {
 		return err
 	}
 	var create, remove []string
-	for _, o := range union(creations, s.open) {
-		create = append(create, replica.Name(j.Name, string(j.UID), o))
+	for _, c := range union(creations, s.open) {
+		create = append(create, nameOf(j, c))
 	}
 	for u := range s.deleting {
 		remove = append(remove, string(u))
@@ -134,11 +135,14 @@ func (s *run) expect(ctx context.Context, j *batchv1.Job, creations []int64, del
 	return nil
 }
 
-func union(a, b []int64) []int64 {
+func union(a, b []replica.Child) []replica.Child {
 	out := slices.Concat(a, b)
-	slices.Sort(out)
+	slices.SortFunc(out, byAge)
 	return slices.Compact(out)
 }
+
+// byAge orders children as they were given out.
+func byAge(a, b replica.Child) int { return cmp.Compare(a.Ordinal, b.Ordinal) }
 
 func keysOf(names []string) map[string]bool {
 	m := map[string]bool{}
@@ -153,7 +157,7 @@ func keysOf(names []string) map[string]bool {
 func (s *run) dropSurplus(ctx context.Context, j *batchv1.Job, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	var kept, surplus []*corev1.Pod
 	for _, p := range pods {
-		if o, ok := ordinalOf(j, p); ok && s.memory.Surplus(o, tokenOf(p)) {
+		if c, ok := childOf(j, p); ok && s.memory.Surplus(c.Ordinal, tokenOf(p)) {
 			surplus = append(surplus, p)
 		} else {
 			kept = append(kept, p)
@@ -174,9 +178,14 @@ func (s *run) dropSurplus(ctx context.Context, j *batchv1.Job, pods []*corev1.Po
 
 // act carries out the turn's action.
 func (s *run) act(ctx context.Context, t *turn) (acted, error) {
+	if t.managed {
+		s.action = "tracking"
+	}
 	switch t.action.kind {
 	case finishing:
 		return s.deletePods(ctx, t, false)
+	case waiting:
+		s.action = "pods_created" // as upstream counts it
 	case removing:
 		s.action = "pods_deleted"
 		if err := s.expect(ctx, t.job, nil, t.action.pods); err != nil {
@@ -240,6 +249,7 @@ func (s *run) track(ctx context.Context, t *turn) error {
 		}
 		s.flushEvents(t)
 	}
+	s.metrics.tracked(t)
 	s.memory.setFailures(t.failures)
 	s.memory.Accounted = new(tallyOf(&t.job.Status))
 	gone, rmErr := s.removeFinalizers(ctx, t, remove)
@@ -264,7 +274,7 @@ func (s *run) track(ctx context.Context, t *turn) error {
 	}
 	s.flushEvents(t)
 	if ended {
-		s.metrics.finished(t.finish)
+		s.metrics.finished(t.job, t.finish)
 		s.memory, s.wake = memory{}, 0
 	}
 	return nil
@@ -291,6 +301,9 @@ func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod)
 		mu.Lock()
 		defer mu.Unlock()
 		done = append(done, p.UID)
+		if terminal(p) {
+			s.metrics.tracking.WithLabelValues("delete").Inc()
+		}
 		if gone { // its last version in the index may be one with the finalizer
 			s.stripped[p.UID] = true
 			vanishing = true

@@ -23,6 +23,8 @@ const (
 	tooLateDone = tooLate + " Failed(DeadlineExceeded)"
 )
 
+const unknownMode batchv1.CompletionMode = "Odd"
+
 // The non-indexed rows of TestControllerSyncJob, with the
 // 1.36 defaults: terminating is always reported, terminal conditions follow their
 // interim ones and wait until nothing terminates.
@@ -467,30 +469,31 @@ func TestWhatCannotBeSynced(t *testing.T) {
 			t.Errorf("settled as %v, %d pods, %d status writes", res.Settle, len(b.w.born), len(b.w.statuses))
 		}
 	})
-	unsupported := map[string]func(*batchv1.JobSpec){
-		"UnknownCompletionMode":       func(s *batchv1.JobSpec) { s.CompletionMode = new(batchv1.CompletionMode("Odd")) },
-		"spec.completionMode Indexed": func(s *batchv1.JobSpec) { s.CompletionMode = new(batchv1.IndexedCompletion) },
-		"spec.podFailurePolicy":       func(s *batchv1.JobSpec) { s.PodFailurePolicy = &batchv1.PodFailurePolicy{} },
-		"spec.successPolicy":          func(s *batchv1.JobSpec) { s.SuccessPolicy = &batchv1.SuccessPolicy{} },
-		"spec.backoffLimitPerIndex":   func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex = new(int32(1)) },
-	}
-	for what, set := range unsupported {
-		t.Run("a Job with "+what+" is never half-run, and the user is notified once", func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			j := newJob(b.w, 1, 1, 6)
-			set(&j.Spec)
-			b.w.putJob(j)
-			for range 3 {
-				if res := b.sync("default/work"); res.Settle != job.Forget {
-					t.Fatalf("settled as %v, %v", res.Settle, res.Err)
-				}
+	t.Run("a Job with an unknown completion mode is never half-run, and the user is notified once", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t)
+		j := newJob(b.w, 1, 1, 6)
+		j.Spec.CompletionMode = new(unknownMode)
+		b.w.putJob(j)
+		for range 3 {
+			if res := b.sync("default/work"); res.Settle != job.Forget {
+				t.Fatalf("settled as %v, %v", res.Settle, res.Err)
 			}
-			if len(b.w.born)+len(b.w.statuses) != 0 || len(b.rec.events) != 1 || !strings.HasPrefix(b.rec.events[0], "Warning ") || !strings.Contains(b.rec.events[0], what) {
-				t.Errorf("%d pods, %d status writes, events %q", len(b.w.born), len(b.w.statuses), b.rec.events)
-			}
-		})
-	}
+		}
+		if len(b.w.born)+len(b.w.statuses) != 0 || len(b.rec.events) != 1 || !strings.HasPrefix(b.rec.events[0], "Warning UnknownCompletionMode") {
+			t.Errorf("%d pods, %d status writes, events %q", len(b.w.born), len(b.w.statuses), b.rec.events)
+		}
+	})
+	t.Run("an indexed Job without completions is an error, not a panic", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t)
+		j := newJob(b.w, 1, -1, 6)
+		j.Spec.CompletionMode = new(batchv1.IndexedCompletion)
+		b.w.putJob(j)
+		if res := b.sync("default/work"); res.Settle != job.RateLimited || !strings.Contains(res.Err.Error(), "spec.completions") {
+			t.Errorf("settled as %v, %v", res.Settle, res.Err)
+		}
+	})
 	t.Run("TestSyncJobUpdateRequeue: a conflict and any other status error are tried again", func(t *testing.T) {
 		t.Parallel()
 		for _, fail := range []error{kube.ErrConflict, errors.New("timeout")} {

@@ -1,9 +1,14 @@
 package job
 
 import (
+	"cmp"
+	"slices"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/services/controllers/job/policy"
 )
 
 // maxUncounted bounds what one sync counts, so that the status stays small.
@@ -25,25 +30,44 @@ func (t *turn) track() (remove []*corev1.Pod, write bool) {
 		}
 	}
 	write = t.countRemoved() || write
+	pods := t.pods
+	if indexed(t.job) {
+		write = t.trackIndexes() || write
+		pods = slices.SortedStableFunc(slices.Values(pods), func(a, b *corev1.Pod) int { return cmp.Compare(indexOf(a, t.limit()), indexOf(b, t.limit())) })
+	}
 	un := st.UncountedTerminatedPods
-	for _, p := range t.pods {
+	successes := 0 // of indexes, which need no UIDs
+	for _, p := range pods {
 		if !t.withFinalizer[p.UID] || !t.releasable(p) {
 			continue
 		}
 		remove = append(remove, p)
 		switch {
 		case p.Status.Phase == corev1.PodSucceeded && !t.uncountedBad[p.UID]:
-			if !t.uncountedOK[p.UID] {
+			switch {
+			case indexed(t.job):
+				if t.valid(p) && !t.completed.Has(indexOf(p, t.limit())) {
+					successes++
+					t.added++
+				}
+			case !t.uncountedOK[p.UID]:
 				un.Succeeded = append(un.Succeeded, p.UID)
+				t.added++
 				write = true
 			}
 		case failed(t.job, p) || t.failing(): // when failing, every pod left counts
-			if !t.uncountedBad[p.UID] {
+			if t.uncountedBad[p.UID] || !t.valid(p) {
+				break
+			}
+			if terminal(p) {
+				t.added++
+			}
+			if t.counts(p) {
 				un.Failed = append(un.Failed, p.UID)
 				write = true
 			}
 		}
-		if len(un.Succeeded)+len(un.Failed) >= maxUncounted {
+		if successes+len(un.Succeeded)+len(un.Failed) >= maxUncounted {
 			t.capped = true
 			break
 		}
@@ -51,9 +75,42 @@ func (t *turn) track() (remove []*corev1.Pod, write bool) {
 	return remove, t.interim() || write
 }
 
+// counts notes what the failure policy does with a failed pod and reports whether it counts.
+func (t *turn) counts(p *corev1.Pod) bool {
+	v := policy.OfFailure(t.job.Spec.PodFailurePolicy, p)
+	if v.Action != "" {
+		if t.judged == nil {
+			t.judged = map[batchv1.PodFailurePolicyAction]int{}
+		}
+		t.judged[v.Action]++
+	}
+	return v.Counts()
+}
+
+// trackIndexes brings the indexes of the status up to date and reports whether they changed. Those
+// that have succeeded are listed at once: listing one twice does no harm.
+func (t *turn) trackIndexes() bool {
+	st := &t.job.Status
+	was, text := st.CompletedIndexes, t.succeededIndexes.String()
+	st.CompletedIndexes, st.Succeeded = text, t.succeeded
+	changed := text != was
+	if perIndex(t.job) {
+		text := t.failedIndexes.String()
+		changed = changed || st.FailedIndexes == nil || *st.FailedIndexes != text
+		st.FailedIndexes = &text
+	}
+	return changed
+}
+
 // releasable says whether a pod's finalizer may be removed in this sync.
 func (t *turn) releasable(p *corev1.Pod) bool {
-	return t.job.DeletionTimestamp != nil || t.finish != nil || p.Status.Phase == corev1.PodSucceeded || failed(t.job, p)
+	if t.job.DeletionTimestamp != nil || t.finish != nil || p.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	if perIndex(t.job) && t.predecessors[indexOf(p, t.limit())] == p {
+		return false // its successor has yet to inherit what it counts
+	}
+	return failed(t.job, p)
 }
 
 func (t *turn) failing() bool {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/replica"
+	"github.com/deltaplane/deltaplane/services/controllers/job/policy"
 )
 
 // facts is everything one sync decides from. The job is changed by the turn; the
@@ -49,13 +50,15 @@ const (
 	finishing            // delete pods, keep their finalizers
 	removing             // strip finalizers, then delete pods
 	creating
+	waiting // for a back-off, before pods are created
 )
 
 // action is what a turn wants done to pods. At most one kind in one sync.
 type action struct {
-	kind   actionKind
-	pods   []*corev1.Pod // to delete
-	create int
+	kind    actionKind
+	pods    []*corev1.Pod // to delete
+	create  int
+	indexes []int // of the pods to create, of an indexed Job
 }
 
 // acted is what became of an action.
@@ -82,6 +85,15 @@ type turn struct {
 	uncountedOK, uncountedBad       map[types.UID]bool // as they were read
 	managed, suspendChanged, capped bool
 	withFinalizer                   map[types.UID]bool
+
+	// Of an indexed Job: the indexes that its status had as completed, those that have succeeded and
+	// failed by now, and, where failures are counted for each, the last failed pod of an index that
+	// has no other yet.
+	completed, succeededIndexes, failedIndexes replica.Indexes
+	predecessors                               map[int]*corev1.Pod
+
+	judged map[batchv1.PodFailurePolicyAction]int // failures that are counted now, by what the policy does
+	added  int                                    // terminated pods that are counted now
 }
 
 // begin looks at the facts and chooses the action.
@@ -121,8 +133,9 @@ func begin(f facts) *turn {
 // the failure record up to date.
 func (t *turn) countFinished() {
 	var ok, bad []time.Time
+	ignored := int32(0)
 	for _, p := range t.pods {
-		if !t.relevant(p) {
+		if !t.relevant(p) || !t.valid(p) {
 			continue
 		}
 		if p.Status.Phase == corev1.PodSucceeded && !t.uncountedOK[p.UID] {
@@ -130,11 +143,20 @@ func (t *turn) countFinished() {
 		}
 		if failed(t.job, p) && !t.uncountedBad[p.UID] {
 			bad = append(bad, finishedAt(p))
+			if !policy.OfFailure(t.job.Spec.PodFailurePolicy, p).Counts() {
+				ignored++ // but it delays the next pod
+			}
 		}
 	}
 	st := &t.job.Status
 	t.succeeded = st.Succeeded + count(ok) + count(st.UncountedTerminatedPods.Succeeded)
-	t.failed = st.Failed + count(bad) + count(st.UncountedTerminatedPods.Failed)
+	t.failed = st.Failed + count(bad) - ignored + count(st.UncountedTerminatedPods.Failed)
+	if indexed(t.job) {
+		t.countIndexes()
+	}
+	if perIndex(t.job) {
+		return // the pods of each index say how often it has failed
+	}
 	missedOK, missedBad := t.missed()
 	t.failures = t.failures.Add(append(ok, missedOK...), append(bad, missedBad...))
 }
@@ -147,10 +169,10 @@ func (t *turn) missed() (ok, bad []time.Time) {
 		return nil, nil
 	}
 	is := tallyOf(&t.job.Status)
-	latest := func(of map[types.UID]bool, n int32) []time.Time {
+	latest := func(of func(*corev1.Pod) bool, n int32) []time.Time {
 		var times []time.Time
 		for _, p := range t.pods {
-			if of[p.UID] {
+			if of(p) {
 				times = append(times, finishedAt(p))
 			}
 		}
@@ -158,17 +180,20 @@ func (t *turn) missed() (ok, bad []time.Time) {
 		return times[:min(len(times), max(0, int(n)))]
 	}
 	failed := is[1] - t.accounted[1]
-	bad = latest(t.uncountedBad, failed)
+	bad = latest(func(p *corev1.Pod) bool { return t.uncountedBad[p.UID] }, failed)
 	for count(bad) < min(failed, maxUncounted) {
 		bad = append(bad, t.now)
 	}
-	return latest(t.uncountedOK, is[0]-t.accounted[0]), bad
+	succeeded := func(p *corev1.Pod) bool {
+		return t.uncountedOK[p.UID] || indexed(t.job) && p.Status.Phase == corev1.PodSucceeded && t.completed.Has(indexOf(p, t.limit()))
+	}
+	return latest(succeeded, is[0]-t.accounted[0]), bad
 }
 
 // relevant is false for pods that are in the counters or have no say.
 func (t *turn) relevant(p *corev1.Pod) bool { return tracked(p) && !t.ignored[p.UID] }
 
-// judge decides a Job's end in upstream's order, less what is not implemented.
+// judge decides a Job's end in upstream's order.
 func (t *turn) judge() {
 	if c := conditionTrue(t.job, batchv1.JobSuccessCriteriaMet); c != nil {
 		t.finish = new(*c)
@@ -181,17 +206,43 @@ func (t *turn) judge() {
 	fail := func(reason, message string) {
 		t.finish = new(newCondition(batchv1.JobFailureTarget, corev1.ConditionTrue, reason, message, t.now))
 	}
+	if message := t.refused(); message != "" {
+		fail(batchv1.JobReasonPodFailurePolicy, message)
+		return
+	}
 	if t.failed > *t.job.Spec.BackoffLimit || t.restartedTooOften() {
 		fail(batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit")
 		return
 	}
 	left, running := t.untilDeadline()
-	switch {
-	case running && left <= 0:
+	if running && left <= 0 {
 		fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
-	case running:
+		return
+	}
+	if running {
 		t.wakeIn(left) // armed again on every sync
 	}
+	if perIndex(t.job) {
+		t.judgeIndexes(fail)
+	}
+	if t.finish != nil || !indexed(t.job) {
+		return
+	}
+	if message, met := policy.OfSuccess(t.job.Spec.SuccessPolicy, t.limit(), t.succeededIndexes); met {
+		t.finish = new(newCondition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue, batchv1.JobReasonSuccessPolicy, message, t.now))
+	}
+}
+
+// refused is why a failed pod fails the Job by its failure policy; empty when none does.
+func (t *turn) refused() string {
+	for _, p := range t.pods {
+		if failed(t.job, p) {
+			if v := policy.OfFailure(t.job.Spec.PodFailurePolicy, p); v.Message != "" {
+				return v.Message
+			}
+		}
+	}
+	return ""
 }
 
 // restartedTooOften reports whether restarts of containers exceed the back-off limit,
@@ -242,8 +293,8 @@ func (t *turn) manage() {
 		return
 	}
 	want := t.want()
-	if surplus := int(t.activeN - want); surplus > 0 {
-		t.action = action{kind: removing, pods: rank(t.activePods)[:min(surplus, replica.MaxPerSync)]}
+	if surplus := t.surplus(int(max(0, t.activeN-want))); len(surplus) > 0 {
+		t.action = action{kind: removing, pods: surplus[:min(len(surplus), replica.MaxPerSync)]}
 		return
 	}
 	missing := want - t.activeN
@@ -253,11 +304,26 @@ func (t *turn) manage() {
 	if missing <= 0 {
 		return
 	}
-	if d := t.failures.Wait(t.now, podBackoff, maxPodBackoff); d > 0 {
-		t.wakeIn(max(d, batchPeriod)) // the rest of the back-off, at least a second
+	if !perIndex(t.job) {
+		if d := t.failures.Wait(t.now, podBackoff, maxPodBackoff); d > 0 {
+			t.action.kind = waiting
+			t.wakeIn(max(d, batchPeriod)) // the rest of the back-off, at least a second
+			return
+		}
+	}
+	n := min(int(missing), replica.MaxPerSync)
+	if !indexed(t.job) {
+		t.action = action{kind: creating, create: n}
 		return
 	}
-	t.action = action{kind: creating, create: min(int(missing), replica.MaxPerSync)}
+	indexes, wait := t.startable(t.pending(n))
+	if wait > 0 {
+		t.action.kind = waiting
+		t.wakeIn(max(wait, batchPeriod))
+	}
+	if len(indexes) > 0 {
+		t.action = action{kind: creating, create: len(indexes), indexes: indexes}
+	}
 }
 
 // creates is why a turn creates pods, as upstream's metric says it.

@@ -122,6 +122,7 @@ func (s *run) writeStatus(ctx context.Context, t *turn) error {
 	}
 	s.sawJob(got.ResourceVersion)
 	t.job.ResourceVersion = got.ResourceVersion
+	s.metrics.counted(t.job, &s.status)
 	s.status = *t.job.Status.DeepCopy()
 	return nil
 }
