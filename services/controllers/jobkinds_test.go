@@ -132,7 +132,12 @@ func TestJobsOfAllKinds(t *testing.T) {
 	p.make("brief", `"completions":2,"parallelism":2,"ttlSecondsAfterFinished":1`, "100ms", "0")
 	p.make("zero", `"parallelism":2,"completions":0`, "100ms", "0")
 	p.make("doomed", `"parallelism":2,"completions":4`, "forever", "0")
-	p.make("indexed", `"parallelism":2,"completions":2,"completionMode":"Indexed"`, "100ms", "0")
+	const onExit = `"podFailurePolicy":{"rules":[{"action":%q,"onExitCodes":{"operator":"In","values":[3]}}]}`
+	p.make("indexed", `"parallelism":2,"completions":3,"completionMode":"Indexed"`, "100ms", "0")
+	p.make("refused", `"parallelism":1,`+fmt.Sprintf(onExit, "FailJob"), "100ms", "3")
+	p.make("worn", `"parallelism":2,"completions":2,"completionMode":"Indexed","backoffLimitPerIndex":0`, "100ms", "3")
+	p.make("broken", `"parallelism":1,"completions":9,"completionMode":"Indexed","backoffLimitPerIndex":5,"maxFailedIndexes":1,`+fmt.Sprintf(onExit, "FailIndex"), "100ms", "3")
+	p.make("enough", `"parallelism":1,"completions":9,"completionMode":"Indexed","successPolicy":{"rules":[{"succeededCount":2}]}`, "100ms", "0")
 
 	const done = " SuccessCriteriaMet/CompletionsReached Complete/CompletionsReached"
 	p.until("plain", "a0 s7 f0"+done)
@@ -140,6 +145,11 @@ func TestJobsOfAllKinds(t *testing.T) {
 	p.until("failing", "a0 s0 f1 FailureTarget/BackoffLimitExceeded Failed/BackoffLimitExceeded")
 	p.until("late", "a0 s0 f1 FailureTarget/DeadlineExceeded Failed/DeadlineExceeded")
 	p.until("zero", "a0 s0 f0"+done)
+	p.until("indexed", "a0 s3 f0"+done)
+	p.until("refused", "a0 s0 f1 FailureTarget/PodFailurePolicy Failed/PodFailurePolicy")
+	p.until("worn", "a0 s0 f2 FailureTarget/FailedIndexes Failed/FailedIndexes")
+	p.until("broken", "a0 s0 f2 FailureTarget/MaxFailedIndexesExceeded Failed/MaxFailedIndexesExceeded")
+	p.until("enough", "a0 s2 f0 SuccessCriteriaMet/SuccessPolicy Complete/SuccessPolicy")
 
 	p.until("paused", "a0 s0 f0 Suspended/JobSuspended")
 	p.patch("paused", `{"spec":{"suspend":false}}`)
@@ -188,8 +198,15 @@ func TestJobsOfAllKinds(t *testing.T) {
 	if n := len(p.of("plain")); n != 7 {
 		t.Errorf("%d pods for 7 completions", n)
 	}
-	if st := p.get("indexed").Status; st.StartTime != nil || len(p.of("indexed")) != 0 {
-		t.Errorf("a Job this controller cannot run was begun: %+v", st)
+	if st := p.get("broken").Status; st.CompletedIndexes != "" || st.FailedIndexes == nil || *st.FailedIndexes != "0,1" {
+		t.Errorf("completed indexes %q, failed %v", st.CompletedIndexes, st.FailedIndexes)
+	}
+	var hosts []string
+	for _, pod := range p.of("indexed") {
+		hosts = append(hosts, pod.Spec.Hostname+" "+pod.Labels[batchv1.JobCompletionIndexAnnotation])
+	}
+	if slices.Sort(hosts); fmt.Sprint(hosts) != "[indexed-0 0 indexed-1 1 indexed-2 2]" {
+		t.Errorf("host names and indexes %q", hosts)
 	}
 	p.eventually("events", func() string {
 		page, err := p.kube.List(t.Context(), kube.Resource{Version: "v1", Name: "events", Kind: "Event", Namespaced: true}, kube.ListOptions{Scope: kube.Scope{Namespace: p.ns}})
@@ -198,7 +215,7 @@ func TestJobsOfAllKinds(t *testing.T) {
 		}
 		missing := map[string]bool{
 			"SuccessfulCreate": true, "SuccessfulDelete": true, "Completed": true, "BackoffLimitExceeded": true,
-			"DeadlineExceeded": true, "Suspended": true, "Resumed": true, "UnsupportedJobFeature": true,
+			"DeadlineExceeded": true, "Suspended": true, "Resumed": true, "PodFailurePolicy": true,
 		}
 		for _, raw := range page.Items {
 			var e corev1.Event

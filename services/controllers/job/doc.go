@@ -38,15 +38,16 @@
 //     reached that list. A conflict on the status counts as such a doubt, and so
 //     does a Job whose status accounts for fewer pods than have ended and lost
 //     their finalizer: it is older than its pods.
-//  4. Names on record that do not exist are tried again, before new ones. So two
-//     holders that mean the same pod meet at the same name, and the API server
-//     admits one.
+//  4. Names on record that do not exist are tried again, before new ones, of an indexed
+//     Job before new ones of their index. So two holders that mean the same pod meet at
+//     the same name, and the API server admits one.
 //  5. A pod made by a late call, after the pod of that name has been counted and
 //     removed, carries a token other than the one that won its ordinal (package
 //     core/replica). It is removed and never counted. A pod that appears after its
 //     Job has ended is removed as well.
 //  6. A pod is counted when its UID was written to uncountedTerminatedPods and its
-//     finalizer is gone since. Status writes carry the resource version they were
+//     finalizer is gone since; a success of an indexed Job when its index was written
+//     to completedIndexes, once however often. Status writes carry the resource version they were
 //     decided on, patches and deletions the UID, and the patch that gives up a
 //     pod's right to be counted (scaling down) a version of the pod in which it is
 //     active; where the index shows an older one, the pod is read live.
@@ -78,10 +79,7 @@
 //
 // # What differs from upstream
 //
-//   - Indexed completion, podFailurePolicy, successPolicy and backoffLimitPerIndex
-//     are not implemented. A Job that uses one gets one Warning event,
-//     UnsupportedJobFeature, and is otherwise left alone; while it is being deleted
-//     its pods lose their finalizers.
+//   - Gang scheduling is not implemented: neither Workload nor PodGroup is made.
 //   - Pods are named by ordinal instead of at random, and carry the annotation
 //     [TokenAnnotation].
 //   - The failure back-off survives restarts (upstream issue 114650) and status
