@@ -14,8 +14,8 @@ type Interval struct{ First, Last int }
 // neither overlap nor touch. The zero value is none. Its methods leave it unchanged.
 type Indexes []Interval
 
-// ParseIndexes reads the text form, as [Indexes.String] writes it, of indexes below limit. Parts that
-// cannot be read are left out, and so is what is not below limit.
+// ParseIndexes reads the text form, as [Indexes.String] writes it, of indexes below limit. Parts
+// that cannot be read are left out, and so is what is not below limit.
 func ParseIndexes(text string, limit int) Indexes {
 	var all Indexes
 	for part := range strings.SplitSeq(text, ",") {

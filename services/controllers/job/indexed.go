@@ -27,8 +27,8 @@ func indexOf(p *corev1.Pod, limit int) int {
 
 const completionIndexEnv = "JOB_COMPLETION_INDEX"
 
-// mark gives a pod its index: for people and services as annotation and label, for its containers in
-// their environment, and in its host name.
+// mark gives a pod its index: for people and services as annotation and label, for its containers
+// in their environment, and in its host name.
 func mark(p *corev1.Pod, j *batchv1.Job, index int) {
 	text := strconv.Itoa(index)
 	if p.Labels == nil {
@@ -82,8 +82,8 @@ func (t *turn) countIndexes() {
 	}
 }
 
-// misplaced are the active pods of an indexed Job that stand for an index out of range, for none, or
-// for one that a more useful pod stands for as well.
+// misplaced are the active pods of an indexed Job that stand for an index out of range, for none,
+// or for one that a more useful pod stands for as well.
 func (t *turn) misplaced() []*corev1.Pod {
 	var out []*corev1.Pod
 	byIndex := map[int][]*corev1.Pod{}

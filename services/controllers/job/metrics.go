@@ -79,8 +79,8 @@ func (m *metrics) finished(j *batchv1.Job, c *batchv1.JobCondition) {
 	m.ended.WithLabelValues(modeOf(j), result, c.Reason).Inc()
 }
 
-// counted counts what a status that was written has more than the one before. Counters of an elastic
-// Job may fall.
+// counted counts what a status that was written has more than the one before. Counters of an
+// elastic Job may fall.
 func (m *metrics) counted(j *batchv1.Job, was *batchv1.JobStatus) {
 	st, mode := &j.Status, modeOf(j)
 	more := func(v *prometheus.CounterVec, n int, labels ...string) {

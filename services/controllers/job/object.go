@@ -116,8 +116,8 @@ func failed(j *batchv1.Job, p *corev1.Pod) bool {
 	return !replaceFailedOnly(j) && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
 }
 
-// replaceFailedOnly reports whether a terminating pod is replaced only once it has failed: a failure
-// policy judges pods by how they have ended.
+// replaceFailedOnly reports whether a terminating pod is replaced only once it has failed: a
+// failure policy judges pods by how they have ended.
 func replaceFailedOnly(j *batchv1.Job) bool {
 	return j.Spec.PodFailurePolicy != nil || j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }

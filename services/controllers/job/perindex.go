@@ -39,7 +39,7 @@ func failedIndexesOf(j *batchv1.Job, st *batchv1.JobStatus) replica.Indexes {
 	return replica.ParseIndexes(*st.FailedIndexes, int(*j.Spec.Completions))
 }
 
-// countFailedIndexes finds which indexes have failed for good, and the pods that tell how often the
+// countFailedIndexes finds which indexes have failed finally, and the pods that tell how often the
 // others have failed.
 func (t *turn) countFailedIndexes() {
 	t.failedIndexes = failedIndexesOf(t.job, &t.job.Status).Union(t.indexesOf(t.pods, func(p *corev1.Pod) bool { return t.relevant(p) && t.failsIndex(p) }))
@@ -84,8 +84,8 @@ func (t *turn) inherit(p *corev1.Pod, index int) {
 	}
 }
 
-// startable are those of the indexes whose back-off is over; wait is how long the first of the others
-// has to wait, zero for none.
+// startable are those of the indexes whose back-off is over; wait is how long the first of the
+// others has to wait, zero for none.
 func (t *turn) startable(indexes []int) (now []int, wait time.Duration) {
 	for _, ix := range indexes {
 		last := t.predecessors[ix]

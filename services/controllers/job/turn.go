@@ -86,9 +86,9 @@ type turn struct {
 	managed, suspendChanged, capped bool
 	withFinalizer                   map[types.UID]bool
 
-	// Of an indexed Job: the indexes that its status had as completed, those that have succeeded and
-	// failed by now, and, where failures are counted for each, the last failed pod of an index that
-	// has no other yet.
+	// Of an indexed Job: the indexes that its status had as completed, those that have succeeded
+	// and failed by now, and, where failures are counted for each, the last failed pod of an index
+	// that has no other yet.
 	completed, succeededIndexes, failedIndexes replica.Indexes
 	predecessors                               map[int]*corev1.Pod
 

@@ -19,8 +19,8 @@ type Verdict struct {
 // Counts reports whether the failure counts towards back-off limits.
 func (v Verdict) Counts() bool { return v.Action != batchv1.PodFailurePolicyActionIgnore }
 
-// OfFailure is the verdict of the first rule that matches a failed pod; p may be nil. A rule with an
-// action or operator that is not known matches nothing.
+// OfFailure is the verdict of the first rule that matches a failed pod; p may be nil. A rule with
+// an action or operator that is not known matches nothing.
 func OfFailure(p *batchv1.PodFailurePolicy, pod *corev1.Pod) Verdict {
 	if p == nil {
 		return Verdict{}
