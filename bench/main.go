@@ -29,6 +29,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/gateway"
 	"github.com/deltaplane/deltaplane/bench/index"
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
+	"github.com/deltaplane/deltaplane/bench/jobs"
 	"github.com/deltaplane/deltaplane/bench/logs"
 	"github.com/deltaplane/deltaplane/bench/nodes"
 	"github.com/deltaplane/deltaplane/bench/queue"
@@ -58,5 +59,5 @@ func main() {
 
 // families lists what can be run.
 func families() []harness.Family {
-	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family(), gateway.Family()}
+	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family(), gateway.Family(), jobs.Family()}
 }

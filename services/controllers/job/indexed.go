@@ -112,7 +112,11 @@ func (t *turn) surplus(n int) []*corev1.Pod {
 	if len(out) >= n {
 		return out
 	}
-	left := slices.DeleteFunc(rank(t.activePods), func(p *corev1.Pod) bool { return slices.Contains(out, p) })
+	chosen := map[*corev1.Pod]bool{}
+	for _, p := range out {
+		chosen[p] = true
+	}
+	left := slices.DeleteFunc(rank(t.activePods), func(p *corev1.Pod) bool { return chosen[p] })
 	return append(out, left[:n-len(out)]...)
 }
 
