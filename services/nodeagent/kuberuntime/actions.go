@@ -80,7 +80,7 @@ func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 			if s != nil && s.State == container.Unknown {
 				a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Container is in \"unknown\" state, try killing it"})
 			}
-			if shouldStart(pod, s) {
+			if shouldStart(pod, c, s) {
 				a.Start = append(a.Start, i)
 			}
 			continue
@@ -123,16 +123,14 @@ func sandboxChanged(pod *corev1.Pod, status *container.PodStatus) (create bool, 
 // renew fills in what is started in a new sandbox, or that none is needed any more.
 func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
 	for i := range pod.Spec.Containers {
-		s := status.Latest(pod.Spec.Containers[i].Name)
-		switch ran := s != nil && s.State != container.Created; {
-		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
-		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && s.State == container.Exited && s.ExitCode == 0:
-		default:
+		c := &pod.Spec.Containers[i]
+		s := status.Latest(c.Name)
+		if ran := s != nil && s.State != container.Created; !ran || again(pod, c, s, s.ExitCode) {
 			a.Start = append(a.Start, i)
 		}
 	}
 	switch {
-	case len(a.Start) == 0, pod.Spec.RestartPolicy == corev1.RestartPolicyNever && initFailed(pod, status):
+	case len(a.Start) == 0, initFailed(pod, status):
 		a.CreateSandbox, a.Start = false, nil
 	case len(pod.Spec.InitContainers) > 0:
 		a.StartInit, a.Start = []int{0}, nil
@@ -140,11 +138,11 @@ func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
 }
 
 // initFailed says that an init container ended otherwise than well, or was ended by the end of its
-// sandbox.
+// sandbox, and must not run again.
 func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
 		s := status.Latest(c.Name)
-		return s != nil && !podspec.Sidecar(&c) && s.State != container.Created && (s.State != container.Exited || s.ExitCode != 0 || s.Reason == reasonOOMKilled)
+		return s != nil && !podspec.Sidecar(&c) && s.State != container.Created && (s.State != container.Exited || codeOf(s) != 0) && !again(pod, &c, s, codeOf(s))
 	})
 }
 
@@ -202,9 +200,9 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 		case s.State == container.Running:
 		case s.State == container.Exited && sidecar:
 			a.StartInit = append(a.StartInit, i)
-		case s.State == container.Exited && s.ExitCode == 0 && s.Reason != reasonOOMKilled:
+		case s.State == container.Exited && codeOf(s) == 0:
 			done()
-		case !sidecar && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
+		case !sidecar && !again(pod, c, s, codeOf(s)):
 			a.KillPod, a.StartInit = true, nil
 			return false
 		case s.State == container.Exited:
@@ -221,25 +219,34 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 	return initialized
 }
 
-// reasonOOMKilled is a runtime's word for a container that was killed for its memory.
-const reasonOOMKilled = "OOMKilled"
+// reasonOOMKilled is a runtime's word for a container that was killed for its memory, and codeKilled
+// the code of one that was killed.
+const (
+	reasonOOMKilled = "OOMKilled"
+	codeKilled      = 128 + 9
+)
+
+// codeOf is the code with which an init container has ended.
+func codeOf(s *container.Status) int32 {
+	if s.ExitCode == 0 && s.Reason == reasonOOMKilled {
+		return codeKilled
+	}
+	return s.ExitCode
+}
 
 // shouldStart says whether a container that does not run is to be started; nil is one that never
 // was.
-func shouldStart(pod *corev1.Pod, s *container.Status) bool {
-	if pod.DeletionTimestamp != nil {
-		return false
+func shouldStart(pod *corev1.Pod, c *corev1.Container, s *container.Status) bool {
+	return pod.DeletionTimestamp == nil && (s == nil || s.State == container.Created || again(pod, c, s, s.ExitCode))
+}
+
+// again says whether a container that ran and does not any more may run again, by the code with
+// which it ended. That of one that went with its sandbox, or of unknown state, is not known.
+func again(pod *corev1.Pod, c *corev1.Container, s *container.Status, code int32) bool {
+	if s.State != container.Exited {
+		return podspec.RestartPolicy(pod, c) != corev1.RestartPolicyNever
 	}
-	if s == nil || s.State == container.Created {
-		return true
-	}
-	switch pod.Spec.RestartPolicy {
-	case corev1.RestartPolicyNever:
-		return false // one of unknown state may have run
-	case corev1.RestartPolicyOnFailure:
-		return s.State == container.Unknown || s.ExitCode != 0
-	}
-	return true
+	return podspec.ShouldRestart(pod, c, code)
 }
 
 // changed says that a container runs by another definition; one of unknown definition is left

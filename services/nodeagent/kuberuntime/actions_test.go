@@ -155,6 +155,53 @@ func check(t *testing.T, rows []decision) {
 	}
 }
 
+// ruled gives the container a a policy of its own, and a rule for its exit codes.
+func ruled(policy corev1.ContainerRestartPolicy, operator corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		c := &pod.Spec.Containers[0]
+		c.RestartPolicy = &policy
+		if operator != "" {
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{
+				Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: operator, Values: codes},
+			}}
+		}
+	}
+}
+
+func TestAContainerIsStartedByAPolicyAndRulesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	const (
+		in    = corev1.ContainerRestartRuleOnExitCodesOpIn
+		notIn = corev1.ContainerRestartRuleOnExitCodesOpNotIn
+
+		ownAlways    = corev1.ContainerRestartPolicyAlways
+		ownOnFailure = corev1.ContainerRestartPolicyOnFailure
+		ownNever     = corev1.ContainerRestartPolicyNever
+	)
+	check(t, []decision{
+		{name: "Always in a pod that never restarts", policy: never, pod: ruled(ownAlways, ""), observed: "a=E0 b=E1 c=R", want: "start[0]"},
+		{name: "OnFailure in a pod that never restarts", policy: never, pod: ruled(ownOnFailure, ""), observed: "a=E1 b=E1 c=R", want: "start[0]"},
+		{name: "Never in a pod that always restarts", policy: always, pod: ruled(ownNever, ""), observed: "a=E1 b=E1 c=R", want: "start[1]"},
+		{name: "a rule for its code", policy: never, pod: ruled(ownNever, in, 3, 42), observed: "a=E42 b=E42 c=R", want: "start[0]"},
+		{name: "a rule for other codes", policy: never, pod: ruled(ownNever, in, 3), observed: "a=E42 b=E42 c=R", want: ""},
+		{name: "a rule for all codes but its own", policy: never, pod: ruled(ownNever, notIn, 42), observed: "a=E42 b=R c=R", want: ""},
+		{name: "a rule for all codes but others", policy: never, pod: ruled(ownNever, notIn, 3), observed: "a=E42 b=R c=R", want: "start[0]"},
+		{name: "a rule of an unknown operator", policy: never, pod: ruled(ownNever, "Like", 42), observed: "a=E42 b=R c=R", want: ""},
+		{name: "no rule matches: its policy", policy: never, pod: ruled(ownOnFailure, in, 3), observed: "a=E42 b=R c=R", want: "start[0]"},
+		{name: "a rule keeps the pod", policy: never, pod: ruled(ownNever, in, 42), observed: "a=E42 b=E0 c=E0", want: "start[0]"},
+		{name: "unknown state, by its policy", policy: always, pod: ruled(ownNever, in, 42), observed: "a=U b=R c=R", want: "stop[a]"},
+		{name: "dead sandbox", policy: never, pod: ruled(ownNever, in, 42), sandbox: "dead/0", observed: "a=E42 b=E0 c=E0", want: "kill-pod sandbox#1 start[0]"},
+		{
+			name: "an init container that may fail again", policy: never, inits: "i", observed: "i=E1", want: "init[0]",
+			pod: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(ownOnFailure) },
+		},
+		{
+			name: "an init container that must not", policy: onFailure, inits: "i", observed: "i=E1", want: "kill-pod",
+			pod: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(ownNever) },
+		},
+	})
+}
+
 func (row decision) build(t *testing.T) (*corev1.Pod, *container.PodStatus) {
 	t.Helper()
 	pod := newPod("p", row.policy, "a", "b", "c")

@@ -260,7 +260,10 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 	s.RuntimeClassName, s.HostUsers, s.SetHostnameAsFQDN = new("kata"), new(false), new(true)
 	s.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	s.InitContainers = []corev1.Container{{Name: "i", RestartPolicy: new(corev1.ContainerRestartPolicyNever)}, {Name: "s", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
-	s.Containers[1].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	s.Containers[1].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+	s.Containers[1].RestartPolicyRules = []corev1.ContainerRestartRule{
+		{Action: corev1.ContainerRestartRuleActionRestart}, {Action: corev1.ContainerRestartRuleActionRestartAllContainers},
+	}
 	s.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "other", SubPath: "x"}, {Name: "scratch", SubPath: "x"}, {Name: "other", SubPathExpr: "x"}}
 	s.Containers[1].Lifecycle = &corev1.Lifecycle{
 		PreStop:   &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}},
@@ -279,8 +282,8 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 	}
 	want := []string{
 		"spec.runtimeClassName", "spec.hostUsers", "spec.setHostnameAsFQDN", "spec.securityContext.sysctls[1].name",
-		"spec.securityContext.sysctls[2].name", "spec.initContainers[0].restartPolicy", "spec.containers[0].name",
-		"spec.containers[1].restartPolicy",
+		"spec.securityContext.sysctls[2].name", "spec.containers[0].name",
+		"spec.containers[1].restartPolicyRules[1].action",
 		"spec.containers[1].securityContext.seccompProfile.type", "spec.containers[1].lifecycle.preStop.httpGet",
 	}
 	if diff := cmp.Diff(paths, want); diff != "" {

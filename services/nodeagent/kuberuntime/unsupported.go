@@ -46,12 +46,12 @@ func Unsupported(pod *corev1.Pod) []error {
 	for i := range s.InitContainers {
 		at := spec.Child("initContainers").Index(i)
 		once(s.InitContainers[i].Name, at)
-		out = append(out, unsupportedOf(&s.InitContainers[i], at, true)...)
+		out = append(out, unsupportedOf(&s.InitContainers[i], at)...)
 	}
 	for i := range s.Containers {
 		at := spec.Child("containers").Index(i)
 		once(s.Containers[i].Name, at)
-		out = append(out, unsupportedOf(&s.Containers[i], at, false)...)
+		out = append(out, unsupportedOf(&s.Containers[i], at)...)
 	}
 	return out
 }
@@ -65,7 +65,7 @@ var safeSysctls = map[string]bool{
 	"net.ipv4.tcp_rmem": true, "net.ipv4.tcp_wmem": true,
 }
 
-func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool) []error {
+func unsupportedOf(c *corev1.Container, path *field.Path) []error {
 	var out []error
 	no := func(bad bool, path *field.Path, why string) {
 		if bad {
@@ -75,9 +75,10 @@ func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool) []error {
 	no(!plain(c.Name), path.Child("name"), "files and logs of the container are named after it")
 	no(len(c.VolumeDevices) > 0, path.Child("volumeDevices"), "block devices are not passed on")
 	no(len(c.Resources.Claims) > 0, path.Child("resources", "claims"), "devices are not allocated")
-	no(c.RestartPolicy != nil && (!isInit || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways),
-		path.Child("restartPolicy"), "only the pod's restart policy holds; of init containers it may be Always")
-	no(len(c.RestartPolicyRules) > 0, path.Child("restartPolicyRules"), "only the pod's restart policy holds")
+	for i := range c.RestartPolicyRules {
+		no(c.RestartPolicyRules[i].Action != corev1.ContainerRestartRuleActionRestart,
+			path.Child("restartPolicyRules").Index(i).Child("action"), "the action is Restart: a pod is not restarted as a whole")
+	}
 	for i, m := range c.VolumeMounts {
 		at := path.Child("volumeMounts").Index(i)
 		no(m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled, at.Child("recursiveReadOnly"), "mounts are read-only at their top")
