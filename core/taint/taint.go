@@ -37,6 +37,9 @@ const (
 	Unschedulable      = "node.kubernetes.io/unschedulable"
 )
 
+// OutOfService is the taint by which an operator says that a node is shut down.
+const OutOfService = "node.kubernetes.io/out-of-service"
+
 // Taint is a taint of a node as the API writes it.
 type Taint struct {
 	Key    string `json:"key"`

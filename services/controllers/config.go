@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/core/podgc"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/admission"
@@ -44,6 +45,8 @@ type Config struct {
 	Identity string
 	// Nodes are the numbers of the node lifecycle controller.
 	Nodes nodelifecycle.Rules
+	// PodGC are the numbers of the pod garbage collection.
+	PodGC podgc.Rules
 	// Taints are the rules by which tolerations match, for taint eviction.
 	Taints taint.Rules
 	// Admission, when set, serves the webhook of the default tolerations.
@@ -104,7 +107,7 @@ func (c Config) Validate() error {
 	fault(c.Timeout > 0 && c.Grace > 0, "timeout %v and grace %v must be above zero", c.Timeout, c.Grace)
 	fault(c.Check >= 0, "check %v is negative", c.Check)
 	fault(c.Partitions >= 1 && c.Partitions <= 1024, "partitions %d is not within 1 and 1024", c.Partitions)
-	faults = append(faults, c.Nodes.Validate())
+	faults = append(faults, c.Nodes.Validate(), c.PodGC.Validate())
 	if c.Admission != nil {
 		faults = append(faults, c.Admission.Validate())
 	}

@@ -18,14 +18,14 @@ func TestTheZeroConfigIsValidAndFaultsAreReportedTogether(t *testing.T) {
 	if err := (Config{}).Validate(); err != nil {
 		t.Errorf("zero config: %v", err)
 	}
-	if got := Names(); !slices.Equal(got, []string{"job", "nodelifecycle", "tainteviction"}) {
+	if got := Names(); !slices.Equal(got, []string{"job", "nodelifecycle", "podgc", "tainteviction"}) {
 		t.Errorf("Names() = %v", got)
 	}
 	err := Config{
 		Cluster: "a/b", Controllers: []string{"cron", "job", "job"}, Concurrency: -1, Lease: time.Millisecond, Partitions: 5000,
 		Admin: telemetry.AdminConfig{Listen: "0.0.0.0:1"},
 	}.Validate()
-	for _, want := range []string{`cluster "a/b"`, `"cron"; there are job, nodelifecycle, tainteviction`, `"job" is named twice`, "concurrency -1", "lease 1ms", "partitions 5000", "0.0.0.0:1"} {
+	for _, want := range []string{`cluster "a/b"`, `"cron"; there are job, nodelifecycle, podgc, tainteviction`, `"job" is named twice`, "concurrency -1", "lease 1ms", "partitions 5000", "0.0.0.0:1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("faults do not name %s:\n%v", want, err)
 		}

@@ -68,6 +68,7 @@ type part struct {
 var builders = map[string]func(s *Service, q *client.Queue) (plan, error){
 	"job":           buildJob,
 	"nodelifecycle": buildNodeLifecycle,
+	"podgc":         buildPodGC,
 	"tainteviction": buildTaintEviction,
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/core/podgc"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -39,6 +40,7 @@ func (c *controlFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key; below zero for none")
 	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
 	flags.BoolVar(&c.config.Taints.Numeric, "numeric-tolerations", false, "let the operators Lt and Gt of tolerations match, for clusters with the feature gate TaintTolerationComparisonOperators")
+	c.config.PodGC.Threshold = flags.Int("terminated-pod-gc-threshold", podgc.DefaultThreshold, "ended pods above which podgc deletes the oldest; 0 or less for any number")
 	c.registerNodes(flags)
 	cli.RegisterDial(flags, &c.dial)
 }
