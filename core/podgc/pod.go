@@ -14,6 +14,7 @@ type Pod struct {
 		Name                       string     `json:"name"`
 		UID                        string     `json:"uid"`
 		ResourceVersion            string     `json:"resourceVersion"`
+		Generation                 int64      `json:"generation"`
 		CreationTimestamp          time.Time  `json:"creationTimestamp"`
 		DeletionTimestamp          *time.Time `json:"deletionTimestamp"`
 		DeletionGracePeriodSeconds *int64     `json:"deletionGracePeriodSeconds"`
@@ -27,11 +28,11 @@ type Pod struct {
 	} `json:"status"`
 }
 
-// Fields are the paths of a pod that [Surplus] and the deletion of its pods need.
+// Fields are the paths of an ended pod that [Surplus] and its deletion need.
 func Fields() []string {
 	return []string{
 		"metadata.namespace", "metadata.name", "metadata.uid", "metadata.resourceVersion", "metadata.creationTimestamp",
-		"metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds", "status.phase", "status.reason",
+		"metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds", "spec.nodeName", "status.phase", "status.reason",
 	}
 }
 

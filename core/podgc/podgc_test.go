@@ -123,12 +123,14 @@ func TestTheSurplusIsTheEvictedThenTheOldest(t *testing.T) {
 		threshold int
 		want      []string
 	}{
-		{-1, nil}, {0, nil},
+		{-1, nil},
+		{0, nil},
 		{1, []string{"evicted-before", "evicted", "old", "a", "b", "young"}},
 		{3, []string{"evicted-before", "evicted", "old", "a"}},
 		{5, []string{"evicted-before", "evicted"}},
 		{6, []string{"evicted-before"}},
-		{7, nil}, {math.MaxInt, nil},
+		{7, nil},
+		{math.MaxInt, nil},
 	} {
 		before := slices.Clone(pods)
 		var got []string

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	rules "github.com/deltaplane/deltaplane/core/podgc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/podgc"
 )
 
@@ -56,7 +56,7 @@ func (a *collectAdapter) plant(ctx context.Context) error {
 	for {
 		wait := a.rules.Every
 		if _, err := a.queue.AddAfter(ctx, a.rules.Every, client.AddItem{Key: podgc.TerminatedKey}); err != nil {
-			a.log.DebugContext(ctx, "the key of the ended pods cannot be added", slog.Any("error", err))
+			a.log.DebugContext(ctx, "the key of the ended pods cannot be added", telemetry.Err(err))
 			wait = min(wait, plantRetry) // the trigger may not have made the queue yet
 		}
 		select {

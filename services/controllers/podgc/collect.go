@@ -14,13 +14,11 @@ import (
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/podgc"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // writers is how many pods are written at once.
 const writers = 8
-
-// fieldManager is upstream's.
-const fieldManager = "PodGC"
 
 // orphans collects the pods of a node whose quarantine is over. A pod that fails
 // keeps no other one from being collected.
@@ -102,7 +100,8 @@ func (r *Reconciler) remove(ctx context.Context, req Request, p *podgc.Pod, why 
 	if err != nil { // a conflict too: what the pod has become is judged by the next try
 		return fmt.Errorf("podgc: delete pod %s (%s): %w", p.Key(), why, err)
 	}
-	r.log.InfoContext(ctx, "pod collected", slog.String("key", p.Key()), slog.String("node", p.Spec.NodeName), slog.String("reason", string(why)))
+	r.log.InfoContext(ctx, "pod collected",
+		slog.String(telemetry.KeyKey, p.Key()), slog.String(telemetry.KeyNode, p.Spec.NodeName), slog.String(telemetry.KeyReason, string(why)))
 	return nil
 }
 
@@ -114,7 +113,7 @@ func (r *Reconciler) write(ctx context.Context, p *podgc.Pod, why podgc.Reason) 
 		if err != nil {
 			return err
 		}
-		if _, err := r.api.Patch(ctx, ref.Status(), kube.StrategicPatch, patch, kube.WriteOptions{FieldManager: fieldManager}); err != nil {
+		if _, err := r.api.Patch(ctx, ref.Status(), kube.StrategicPatch, patch, kube.WriteOptions{}); err != nil {
 			return err
 		}
 		o.RV = "" // it is another one now, and an ended pod stays ended
@@ -125,11 +124,11 @@ func (r *Reconciler) write(ctx context.Context, p *podgc.Pod, why podgc.Reason) 
 
 // failedPatch ends a pod. Only a pod that lost its node is a disrupted one.
 func failedPatch(p *podgc.Pod, why podgc.Reason, now time.Time) ([]byte, error) {
-	status := map[string]any{"phase": podgc.Failed}
+	status := map[string]any{"phase": podgc.Failed, "observedGeneration": p.Metadata.Generation}
 	if why == podgc.Orphaned {
 		status["conditions"] = []any{map[string]any{
 			"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
-			"lastTransitionTime": now.UTC().Format(time.RFC3339),
+			"lastTransitionTime": now.UTC().Format(time.RFC3339), "observedGeneration": p.Metadata.Generation,
 		}}
 	}
 	return json.Marshal(map[string]any{

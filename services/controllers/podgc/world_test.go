@@ -247,11 +247,11 @@ func (w *world) Get(_ context.Context, ref kube.Ref) ([]byte, error) {
 	return raw, err
 }
 
-func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, patch []byte, o kube.WriteOptions) ([]byte, error) {
+func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, patch []byte, _ kube.WriteOptions) ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if ref.Subresource != "status" || t != kube.StrategicPatch || o.FieldManager != "PodGC" {
-		w.t.Errorf("a %s of %s %s by %q", t, ref.Resource.Name, ref.Subresource, o.FieldManager)
+	if ref.Subresource != "status" || t != kube.StrategicPatch {
+		w.t.Errorf("a %s of %s %s", t, ref.Resource.Name, ref.Subresource)
 	}
 	if err := w.call("patch", keyOf(ref)); err != nil {
 		return nil, err
@@ -269,11 +269,16 @@ func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, patch [
 	}
 	p.Status.Phase, p.Status.Conditions = with.Status.Phase, append(p.Status.Conditions, with.Status.Conditions...)
 	w.version(p)
-	did := "fail " + p.Name
+	did := []string{"fail", p.Name}
+	seen := []int64{with.Status.ObservedGeneration}
 	for _, c := range with.Status.Conditions {
-		did += fmt.Sprintf(" %s=%s/%s/%s", c.Type, c.Status, c.Reason, c.Message)
+		seen = append(seen, c.ObservedGeneration)
+		did = append(did, fmt.Sprintf("%s=%s/%s/%s", c.Type, c.Status, c.Reason, c.Message))
 	}
-	w.did = append(w.did, did)
+	if slices.ContainsFunc(seen, func(g int64) bool { return g != p.Generation }) {
+		w.t.Errorf("%s was judged at generations %d, want %d", p.Name, seen, p.Generation)
+	}
+	w.did = append(w.did, strings.Join(did, " "))
 	w.changed(keyOf(ref))
 	return patch, nil
 }
@@ -354,7 +359,7 @@ func (w *world) gone(key string) {
 
 // pod makes or replaces a pod.
 func (w *world) pod(name, node string, phase corev1.PodPhase, change ...func(*corev1.Pod)) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.Time{Time: w.now}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Generation: 3, CreationTimestamp: metav1.Time{Time: w.now}}}
 	p.Spec.NodeName, p.Status.Phase = node, phase
 	if phase == corev1.PodSucceeded || phase == corev1.PodFailed {
 		p.Annotations = map[string]string{"ended": "true"}
