@@ -78,6 +78,10 @@ rules:
   - apiGroups: [deltaplane.io]
     resources: [backoffs]
     verbs: [get, update]
+  - apiGroups: [deltaplane.io]
+    resources: [indexes]
+    resourceNames: [pods.v1] # podgc declares one of phases
+    verbs: [create]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
