@@ -76,19 +76,24 @@ func (l *collectLook) Fresh(ctx context.Context) error {
 	if err := l.heard(ctx, err); err != nil {
 		return err
 	}
+	l.floor, err = followed(served, l.of.pods, l.of.nodes)
+	return err
+}
+
+// followed is at which revisions collections are that are followed at present.
+func followed(served []client.CollectionStatus, names ...string) (client.Barrier, error) {
 	at := client.Barrier{}
-	for _, name := range []string{l.of.pods, l.of.nodes} {
+	for _, name := range names {
 		i := slices.IndexFunc(served, func(c client.CollectionStatus) bool { return c.Collection == name })
 		if i < 0 {
-			return fmt.Errorf("%w: collection %s is not mirrored", podgc.ErrStale, name)
+			return nil, fmt.Errorf("%w: collection %s is not mirrored", podgc.ErrStale, name)
 		}
 		if c := served[i]; !c.Synced || c.Stale || c.LiveAt.IsZero() {
-			return fmt.Errorf("%w: %s was last heard of at %v", podgc.ErrStale, name, c.LiveAt)
+			return nil, fmt.Errorf("%w: %s was last heard of at %v", podgc.ErrStale, name, c.LiveAt)
 		}
 		at[name] = served[i].Bounds.Revision
 	}
-	l.floor = at
-	return nil
+	return at, nil
 }
 
 // phaseIndex files pods under their phase. It is declared when a cluster first has

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/controllers/podgc"
 )
 
 // brisk are the numbers of a cluster in a hurry.
@@ -173,5 +175,33 @@ func TestPodsThatNoNodeWillEndAreCollectedThroughTheWholeFlow(t *testing.T) {
 	})
 	if got := phase("on-well"); got != "Pending600" {
 		t.Errorf("a pod of another node is %s", got)
+	}
+}
+
+func TestNothingIsDeletedByCollectionsThatAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	live := func(name, rv string) client.CollectionStatus {
+		return client.CollectionStatus{Collection: name, Synced: true, LiveAt: time.Now(), Bounds: client.Bounds{Revision: client.Revision{Epoch: 1, RV: rv}}}
+	}
+	for name, c := range map[string]struct {
+		change func(*client.CollectionStatus)
+		ok     bool
+	}{
+		"followed":             {func(*client.CollectionStatus) {}, true},
+		"another one":          {func(c *client.CollectionStatus) { c.Collection = "dev/leases.v1" }, false},
+		"not synced":           {func(c *client.CollectionStatus) { c.Synced = false }, false},
+		"older than its bound": {func(c *client.CollectionStatus) { c.Stale = true }, false},
+		"never heard of":       {func(c *client.CollectionStatus) { c.LiveAt = time.Time{} }, false},
+		"of another cluster":   {func(c *client.CollectionStatus) { c.Collection = "old/nodes.v1" }, false},
+	} {
+		nodes := live("dev/nodes.v1", "7")
+		c.change(&nodes)
+		at, err := followed([]client.CollectionStatus{nodes, live("dev/pods.v1", "9")}, "dev/pods.v1", "dev/nodes.v1")
+		if c.ok && (err != nil || at["dev/nodes.v1"].RV != "7" || at["dev/pods.v1"].RV != "9") {
+			t.Errorf("%s: %v, %v", name, at, err)
+		}
+		if !c.ok && !errors.Is(err, podgc.ErrStale) {
+			t.Errorf("%s: %v, want ErrStale", name, err)
+		}
 	}
 }

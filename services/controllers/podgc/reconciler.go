@@ -73,7 +73,7 @@ func (r *Reconciler) pod(ctx context.Context, req Request) error {
 	if err != nil {
 		return fmt.Errorf("podgc: pod %s: %w", req.Key, err)
 	}
-	if p == nil || p.Collected() {
+	if p == nil {
 		return nil
 	}
 	var n *nodelifecycle.Node
