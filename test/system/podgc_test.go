@@ -116,13 +116,6 @@ func TestRealPodsThatNobodyEndsAreCollected(t *testing.T) {
 			return nil
 		})
 	})
-	counted := 0.0
-	for _, name := range replicas {
-		counted += p.metric(t, name, `pod_gc_collector_force_delete_pods_total{namespace="default",reason="orphaned"}`)
-	}
-	if counted != 3 {
-		t.Errorf("the replicas count %.0f orphaned pods, want 3", counted)
-	}
 }
 
 // cordon keeps new pods from nodes, or lets them come.
