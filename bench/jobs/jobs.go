@@ -25,8 +25,8 @@ const (
 	besideBy = "kube-controller-manager"
 )
 
-// besideManager runs many Jobs on each cluster in turn, then few, and compares how quick they are and
-// what CPU the controllers take.
+// besideManager runs many Jobs on each cluster in turn, then few, and compares how quick they are
+// and what CPU the controllers take.
 func besideManager(ctx context.Context, b *harness.Bench) (err error) {
 	const what = "Jobs beside kube-controller-manager"
 	if b.Quick {

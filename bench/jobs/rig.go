@@ -123,8 +123,8 @@ const namespace = "default"
 // createdAtOnce are the Jobs that are created at the same time.
 const createdAtOnce = 8
 
-// run creates Jobs and waits until all are complete. It returns how long that took, and how long each
-// Job took, in order.
+// run creates Jobs and waits until all are complete. It returns how long that took, and how long
+// each Job took, in order.
 func (c *cluster) run(ctx context.Context, jobs, pods int) (took time.Duration, each []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

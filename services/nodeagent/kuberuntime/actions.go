@@ -16,8 +16,8 @@ type Actions struct {
 	KillPod bool
 	// Kill are containers to stop.
 	Kill []Kill
-	// CreateSandbox asks for a new sandbox, as the Attempt-th; otherwise SandboxID is the one to use,
-	// or the one that is given up.
+	// CreateSandbox asks for a new sandbox, as the Attempt-th; otherwise SandboxID is the one to
+	// use, or the one that is given up.
 	CreateSandbox bool
 	SandboxID     string
 	Attempt       uint32
@@ -219,8 +219,8 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 	return initialized
 }
 
-// reasonOOMKilled is a runtime's word for a container that was killed for its memory, and codeKilled
-// the code of one that was killed.
+// reasonOOMKilled is a runtime's word for a container that was killed for its memory, and
+// codeKilled the code of one that was killed.
 const (
 	reasonOOMKilled = "OOMKilled"
 	codeKilled      = 128 + 9
