@@ -2,6 +2,7 @@ package job_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -172,6 +173,95 @@ func (w *world) addPods(j *batchv1.Job, n int, opts ...podOption) {
 	for range n {
 		w.addPod(j, opts...)
 	}
+}
+
+// addIndexed puts pods of an indexed Job into the world, one for each word: index:phase:option...,
+// with "-" for no index.
+func (w *world) addIndexed(t *testing.T, j *batchv1.Job, words string) []*corev1.Pod {
+	t.Helper()
+	var pods []*corev1.Pod
+	for i, word := range strings.Fields(words) {
+		parts := strings.Split(word, ":")
+		pods = append(pods, w.addPod(j, func(p *corev1.Pod) {
+			p.Name = "pod-" + strconv.Itoa(i)
+			p.Annotations = map[string]string{}
+			if parts[0] != "-" {
+				p.Annotations[batchv1.JobCompletionIndexAnnotation] = parts[0]
+			}
+			inPhase(map[string]corev1.PodPhase{
+				"pending": corev1.PodPending, "running": corev1.PodRunning, "ok": corev1.PodSucceeded, "failed": corev1.PodFailed,
+			}[parts[1]])(p)
+			for _, option := range parts[2:] {
+				indexedOption(t, p, option)
+			}
+		}))
+	}
+	return pods
+}
+
+func indexedOption(t *testing.T, p *corev1.Pod, option string) {
+	t.Helper()
+	name, value, _ := strings.Cut(option, "=")
+	switch name {
+	case "count":
+		p.Annotations[batchv1.JobIndexFailureCountAnnotation] = value
+	case "ignored":
+		p.Annotations[ignoredCount] = value
+	case "exit":
+		code, err := strconv.Atoi(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Status.ContainerStatuses[0].State.Terminated.ExitCode = int32(code)
+	case "age":
+		age, err := time.ParseDuration(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.NewTime(epoch.Add(-age))
+	case "ready":
+		isReady(p)
+	case "disrupted":
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue})
+	case "deleting":
+		isDeleting(p)
+	case "untracked":
+		untracked(p)
+	default:
+		t.Fatalf("pod option %q", option)
+	}
+}
+
+const ignoredCount = "batch.kubernetes.io/job-index-ignored-failure-count"
+
+// newIndexedJob is one whose pods stand for the indexes below completions.
+func newIndexedJob(w *world, parallelism, completions, limit int32) *batchv1.Job {
+	j := newJob(w, parallelism, completions, limit)
+	j.Spec.CompletionMode = new(batchv1.IndexedCompletion)
+	return j
+}
+
+// bornIndexes are the indexes of the pods that were created, in order.
+func (b *bench) bornIndexes() string {
+	var all []int
+	for _, p := range b.w.born {
+		ix, err := strconv.Atoi(b.w.pods[p.name].Annotations[batchv1.JobCompletionIndexAnnotation])
+		if err != nil {
+			b.t.Errorf("pod %s: %v", p.name, err)
+		}
+		all = append(all, ix)
+	}
+	slices.Sort(all)
+	return strings.Trim(fmt.Sprint(all), "[]")
+}
+
+// showIndexes are the indexes of a status.
+func showIndexes(st batchv1.JobStatus) string {
+	out := "ok " + st.CompletedIndexes
+	if st.FailedIndexes != nil {
+		out += " failed " + *st.FailedIndexes
+	}
+	return strings.TrimSpace(out)
 }
 
 // status is the Job's status as the server has it, and summary the conditions

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/replica"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -375,8 +376,22 @@ func validStatus(old, j *batchv1.Job) error {
 			}
 		}
 	}
+	var completions int
+	if j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion {
+		completions = int(*j.Spec.Completions)
+	}
+	elastic := completions > 0 && *j.Spec.Completions == *j.Spec.Parallelism
+	completed := replica.ParseIndexes(st.CompletedIndexes, completions)
+	var lost replica.Indexes
+	if st.FailedIndexes != nil {
+		lost = replica.ParseIndexes(*st.FailedIndexes, completions)
+	}
 	switch {
-	case st.Succeeded < old.Status.Succeeded || st.Failed < old.Status.Failed:
+	case st.CompletedIndexes != completed.String() || st.FailedIndexes != nil && *st.FailedIndexes != lost.String():
+		return fmt.Errorf("indexes %q, failed %v below %d", st.CompletedIndexes, st.FailedIndexes, completions)
+	case completed.Common(lost) > 0:
+		return fmt.Errorf("indexes %v have succeeded and %v failed", completed, lost)
+	case st.Succeeded < old.Status.Succeeded && !elastic || st.Failed < old.Status.Failed:
 		return fmt.Errorf("counters fell: %d/%d to %d/%d", old.Status.Succeeded, old.Status.Failed, st.Succeeded, st.Failed)
 	case st.Ready != nil && *st.Ready > st.Active:
 		return fmt.Errorf("ready %d above active %d", *st.Ready, st.Active)
