@@ -261,7 +261,7 @@ func showIndexes(st batchv1.JobStatus) string {
 	if st.FailedIndexes != nil {
 		out += " failed " + *st.FailedIndexes
 	}
-	return strings.TrimSpace(out)
+	return strings.Join(strings.Fields(out), " ")
 }
 
 // status is the Job's status as the server has it, and summary the conditions
