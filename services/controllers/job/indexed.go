@@ -50,6 +50,11 @@ func mark(p *corev1.Pod, j *batchv1.Job, index int) {
 	}
 }
 
+// completedIndexesOf are those below completions that a status of an indexed Job has as completed.
+func completedIndexesOf(j *batchv1.Job, st *batchv1.JobStatus) replica.Indexes {
+	return replica.ParseIndexes(st.CompletedIndexes, int(*j.Spec.Completions))
+}
+
 // limit is the number of indexes of an indexed Job.
 func (t *turn) limit() int { return int(*t.job.Spec.Completions) }
 
@@ -72,7 +77,7 @@ func (t *turn) indexesOf(pods []*corev1.Pod, which func(*corev1.Pod) bool) repli
 
 // countIndexes finds which indexes have succeeded. One success counts for each.
 func (t *turn) countIndexes() {
-	t.completed = replica.ParseIndexes(t.job.Status.CompletedIndexes, t.limit())
+	t.completed = completedIndexesOf(t.job, &t.job.Status)
 	t.succeededIndexes = t.completed.Union(t.indexesOf(t.pods, func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodSucceeded && t.relevant(p)
 	}))

@@ -79,8 +79,7 @@ func (m *metrics) finished(j *batchv1.Job, c *batchv1.JobCondition) {
 	m.ended.WithLabelValues(modeOf(j), result, c.Reason).Inc()
 }
 
-// counted counts what a status that was written has more than the one before. Counters of an
-// elastic Job may fall.
+// counted counts what a status that was written has more than the one before.
 func (m *metrics) counted(j *batchv1.Job, was *batchv1.JobStatus) {
 	st, mode := &j.Status, modeOf(j)
 	more := func(v *prometheus.CounterVec, n int, labels ...string) {
@@ -88,17 +87,20 @@ func (m *metrics) counted(j *batchv1.Job, was *batchv1.JobStatus) {
 			v.WithLabelValues(labels...).Add(float64(n))
 		}
 	}
-	more(m.podsEnded, int(st.Succeeded-was.Succeeded), mode, "succeeded")
 	more(m.podsEnded, int(st.Failed-was.Failed), mode, "failed")
 	if !indexed(j) {
+		more(m.podsEnded, int(st.Succeeded-was.Succeeded), mode, "succeeded")
 		return
 	}
+	// The status before may have indexes that completions have left behind since.
+	ok := completedIndexesOf(j, st).Len() - completedIndexesOf(j, was).Len()
+	more(m.podsEnded, ok, mode, "succeeded")
 	limit := "global"
 	if perIndex(j) {
 		limit = "perIndex"
 		more(m.indexes, failedIndexesOf(j, st).Len()-failedIndexesOf(j, was).Len(), "failed", limit)
 	}
-	more(m.indexes, int(st.Succeeded-was.Succeeded), "succeeded", limit)
+	more(m.indexes, ok, "succeeded", limit)
 }
 
 // tracked counts what the first step of counting has written.

@@ -71,7 +71,7 @@ func behind(j *batchv1.Job, pods []*corev1.Pod) bool {
 	var completed replica.Indexes
 	if indexed(j) {
 		n -= int(st.Succeeded)
-		completed = replica.ParseIndexes(st.CompletedIndexes, int(*j.Spec.Completions))
+		completed = completedIndexesOf(j, st)
 	}
 	for _, p := range pods {
 		// One that is being deleted has lost its finalizer to that, maybe uncounted.

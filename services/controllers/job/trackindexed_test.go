@@ -38,7 +38,7 @@ func TestTrackIndexedJobStatusAndRemoveFinalizers(t *testing.T) {
 		},
 		{
 			name: "prev successful pods outside current completions index range with new succeeded pods in range", p: 2, c: 2, job: was("3", 1, 0),
-			pods: "0:running 1:ok", want: []string{"s1 f0 ok 1"}, patches: 1,
+			pods: "0:running 1:ok", want: []string{"s1 f0 ok 1"}, patches: 1, metric: "succeeded 1",
 		},
 		{
 			name: "indexed job new failed pods", p: 1, c: 6, pods: "1:failed 3:failed 3:failed 5:running -:failed",
