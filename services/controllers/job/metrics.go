@@ -35,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		judgements: counter("pod_failures_handled_by_failure_policy_total",
 			"Failed pods that a rule of a podFailurePolicy matches. action: of the rule.", "action"),
 		tracking: counter("terminated_pods_tracking_finalizer_total",
-			"Terminated pods with the tracking finalizer. event: add, when a sync counts one first; delete, when it has taken the finalizer off.", "event"),
+			"Terminated pods with the tracking finalizer. event: add, when the status lists one; delete, when a sync has taken the finalizer off.", "event"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: ns, Name: "job_sync_duration_seconds", Help: "Time to sync a Job; labels as in job_syncs_total.",
 			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
@@ -111,6 +111,15 @@ func (m *metrics) tracked(t *turn) {
 	if t.added > 0 {
 		m.tracking.WithLabelValues("add").Add(float64(t.added))
 	}
+}
+
+// released counts a terminated pod that has lost its finalizer, and adds first what no status lists:
+// successes of indexes, and pods that count as nothing.
+func (m *metrics) released(listed bool) {
+	if !listed {
+		m.tracking.WithLabelValues("add").Inc()
+	}
+	m.tracking.WithLabelValues("delete").Inc()
 }
 
 func (m *metrics) created(reason string, ok, failed int32) {

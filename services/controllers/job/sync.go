@@ -292,6 +292,8 @@ func (s *run) flushEvents(t *turn) {
 func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod) ([]types.UID, error) {
 	var mu sync.Mutex
 	var done []types.UID
+	un := t.job.Status.UncountedTerminatedPods
+	listed := setOf(slices.Concat(un.Succeeded, un.Failed))
 	vanishing := false
 	err := s.forEach(pods, func(p *corev1.Pod) error {
 		gone, err := s.strip(ctx, p)
@@ -302,7 +304,7 @@ func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod)
 		defer mu.Unlock()
 		done = append(done, p.UID)
 		if terminal(p) {
-			s.metrics.tracking.WithLabelValues("delete").Inc()
+			s.metrics.released(listed[p.UID])
 		}
 		if gone { // its last version in the index may be one with the finalizer
 			s.stripped[p.UID] = true

@@ -48,7 +48,6 @@ func (t *turn) track() (remove []*corev1.Pod, write bool) {
 			case indexed(t.job):
 				if t.valid(p) && !t.completed.Has(indexOf(p, t.limit())) {
 					successes++
-					t.added++
 				}
 			case !t.uncountedOK[p.UID]:
 				un.Succeeded = append(un.Succeeded, p.UID)
@@ -59,12 +58,12 @@ func (t *turn) track() (remove []*corev1.Pod, write bool) {
 			if t.uncountedBad[p.UID] || !t.valid(p) {
 				break
 			}
-			if terminal(p) {
-				t.added++
-			}
 			if t.counts(p) {
 				un.Failed = append(un.Failed, p.UID)
 				write = true
+				if terminal(p) {
+					t.added++
+				}
 			}
 		}
 		if successes+len(un.Succeeded)+len(un.Failed) >= maxUncounted {

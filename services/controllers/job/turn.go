@@ -93,7 +93,7 @@ type turn struct {
 	predecessors                               map[int]*corev1.Pod
 
 	judged map[batchv1.PodFailurePolicyAction]int // failures that are counted now, by what the policy does
-	added  int                                    // terminated pods that are counted now
+	added  int                                    // terminated pods that the status now lists
 }
 
 // begin looks at the facts and chooses the action.
