@@ -50,7 +50,7 @@ const (
 	finishing            // delete pods, keep their finalizers
 	removing             // strip finalizers, then delete pods
 	creating
-	waiting // for a back-off, before pods are created
+	waiting // pods are missing and none may be created now
 )
 
 // action is what a turn wants done to pods. At most one kind in one sync.
@@ -316,9 +316,9 @@ func (t *turn) manage() {
 		t.action = action{kind: creating, create: n}
 		return
 	}
+	t.action.kind = waiting
 	indexes, wait := t.startable(t.pending(n))
 	if wait > 0 {
-		t.action.kind = waiting
 		t.wakeIn(max(wait, batchPeriod))
 	}
 	if len(indexes) > 0 {
