@@ -21,6 +21,8 @@ func ownedBySomebody(kind, version, name string) podOption {
 	}
 }
 
+func notControlled(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }
+
 func relabelled(p *corev1.Pod) {
 	p.Labels = map[string]string{"batch.kubernetes.io/job-name": "work", "x": "y"}
 }
@@ -130,6 +132,8 @@ func TestOrphans(t *testing.T) {
 		{name: "job live", stripped: false},
 		{name: "job live, pod of a Job of that name before", pod: []podOption{ownedBySomebody("Job", "batch/v1", "work")}, stripped: true},
 		{name: "job live, pod without a controller that it may not adopt", pod: []podOption{ownerless, isDeleting}, stripped: true},
+		{name: "job live, that owns the pod and does not control it", pod: []podOption{isDeleting, notControlled}, stripped: true},
+		{name: "a custom resource that owns the pod and does not control it", gone: true, pod: []podOption{ownedBySomebody("Job", "acme.io/v1", "work"), notControlled}, stripped: true},
 		{name: "a custom resource of kind Job", gone: true, pod: []podOption{ownedBySomebody("Job", "acme.io/v1", "work")}},
 		{name: "another controller", gone: true, pod: []podOption{ownedBySomebody("Workflow", "acme.io/v1", "work")}},
 		{

@@ -109,6 +109,7 @@ func TestThePodsOfAnIndexedJob(t *testing.T) {
 	const own = "JOB_COMPLETION_INDEX"
 	for _, tc := range []struct{ name, job, prefix string }{
 		{"short job name", "indexed-job", "indexed-job-1-"},
+		{"job name with index suffix exceeds what a pod's name may have", strings.Repeat("h", 55), strings.Repeat("h", 30)},
 		{"job name exceeds what a pod's name may have", strings.Repeat("h", 63), strings.Repeat("h", 30)},
 	} {
 		b := newBench(t)

@@ -384,6 +384,8 @@ func TestJobBackoffForOnFailure(t *testing.T) {
 		{"limit 1, one restart, pending", 1, []int32{1}, corev1.PodPending, false, 1, "a0 r0 s0 f1 t1", giveUp},
 		{"limit 0, one restart", 0, []int32{1}, corev1.PodRunning, false, 1, "a0 r0 s0 f1 t1", giveUp},
 		{"limit 2, two restarts", 2, []int32{2}, corev1.PodRunning, false, 1, "a0 r0 s0 f1 t1", giveUp},
+		{"limit 2, two restarts, pending", 2, []int32{2}, corev1.PodPending, false, 5, "a0 r0 s0 f1 t1", giveUp},
+		{"limit 2, restarts of two pods, pending", 2, []int32{1, 1}, corev1.PodPending, false, 5, "a0 r0 s0 f2 t2", giveUp},
 		{"limit 2, restarts of two pods", 2, []int32{1, 1}, corev1.PodRunning, false, 2, "a0 r0 s0 f2 t2", giveUp},
 		{"limit 3, restarts of two pods", 3, []int32{1, 1}, corev1.PodRunning, false, 2, "a2 r0 s0 f0 t0", ""},
 		{"suspended", 3, []int32{1, 1}, corev1.PodRunning, true, 2, "a0 r0 s0 f0 t2", "Suspended(JobSuspended)"},

@@ -78,6 +78,7 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 		wantPatch int
 		wantErr   bool
 	}{
+		{name: "no updates"},
 		{
 			name: "track finished pods",
 			pods: [][]podOption{
@@ -192,6 +193,13 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			pods:      [][]podOption{pod(uid("a"), fail), pod(uid("b"), succ)},
 			want:      []write{{Fail: 2, Conditions: "FailureTarget(X) Failed(X)"}},
 			wantPatch: 2,
+		},
+		{
+			name:      "a pod that has ended does not hold Failed back",
+			setup:     []func(*batchv1.Job){failing, uncounted("", "a", 0, 0)},
+			pods:      [][]podOption{pod(uid("a"), fail)},
+			want:      []write{{Fail: 1, Conditions: "FailureTarget(X) Failed(X)"}},
+			wantPatch: 1,
 		},
 		{
 			name:  "a terminating pod holds Failed back",
