@@ -113,8 +113,8 @@ func (m *metrics) tracked(t *turn) {
 	}
 }
 
-// released counts a terminated pod that has lost its finalizer, and adds first what no status lists:
-// successes of indexes, and pods that count as nothing.
+// released counts a terminated pod that has lost its finalizer. It first adds one that no status
+// lists: a success of an index, or a pod that counts as nothing.
 func (m *metrics) released(listed bool) {
 	if !listed {
 		m.tracking.WithLabelValues("add").Inc()

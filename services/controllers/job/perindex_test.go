@@ -262,8 +262,8 @@ func TestGetNewIndexFailureCountValue(t *testing.T) {
 	})
 }
 
-// TestGetPodCreationInfoForIndependentIndexes and TestGetRemainingBackoffTimePerIndex rows: each index
-// has a back-off of its own. The sync also wakes for those that have to wait.
+// TestGetPodCreationInfoForIndependentIndexes and TestGetRemainingBackoffTimePerIndex rows. The Job
+// also wakes for the indexes that have to wait.
 func TestEachIndexHasABackoffOfItsOwn(t *testing.T) {
 	t.Parallel()
 	const s = time.Second

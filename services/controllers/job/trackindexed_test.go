@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The indexed rows of TestTrackJobStatusAndRemoveFinalizers: what each status write said. The UIDs of
-// pods begin with uid-2. parallelism is what runs, so that nothing is made or deleted.
+// The indexed rows of TestTrackJobStatusAndRemoveFinalizers: what each status write said. The UIDs
+// of pods begin with uid-2. As many run as may, so that nothing is made or deleted.
 func TestTrackIndexedJobStatusAndRemoveFinalizers(t *testing.T) {
 	t.Parallel()
 	was := func(ok string, succeeded, failed int32) func(*batchv1.Job) {
