@@ -173,6 +173,11 @@ func TestSyncJobWithJobPodFailurePolicy(t *testing.T) {
 			message: "Pod default/pod-1 has condition DisruptionTarget matching FailJob rule at index 0",
 		},
 		{
+			name: "terminating Pod not considered failed, without replacement policy", p: 1, c: -1, rules: rules{onCondition(countIt, corev1.DisruptionTarget)},
+			job:  func(j *batchv1.Job) { j.Spec.PodReplacementPolicy = nil },
+			pods: [][]podOption{pod(running, isDeleting)}, want: "a0 r0 s0 f0 t1",
+		},
+		{
 			name: "terminating Pod not considered failed", p: 1, c: -1, rules: rules{onCondition(countIt, corev1.DisruptionTarget)},
 			pods: [][]podOption{pod(running, isDeleting)}, want: "a0 r0 s0 f0 t1",
 		},

@@ -129,6 +129,14 @@ func TestControllerSyncJobIndexed(t *testing.T) {
 			remove: "pod-1 pod-3", want: "a0 r0 s1 f0 t2", indexes: "ok 0", patches: 5,
 		},
 		{
+			name: "a misplaced pod is one of those that are too many", p: 2, c: 5, l: 6, pods: "0:running:ready 1:running 2:running:ready x:running:ready",
+			remove: "pod-1 pod-3", want: "a2 r2 s0 f0 t2", indexes: "ok", patches: 2,
+		},
+		{
+			name: "failures without an index do not count towards the back-off limit", p: 1, c: 2, pods: "x:failed 2:failed",
+			create: "0", want: "a1 r0 s0 f0 t0", indexes: "ok", patches: 2,
+		},
+		{
 			name: "suspended, all of its pods go, whatever their index", p: 3, c: 3, l: 6, job: suspend,
 			pods: "0:ok 1:running:ready 2:running 2:pending -:running", remove: "pod-1 pod-2 pod-3 pod-4",
 			want: "a0 r0 s1 f0 t4", indexes: "ok 0", conds: "Suspended(JobSuspended)", patches: 5,
