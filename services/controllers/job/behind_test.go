@@ -104,6 +104,33 @@ func TestPodsThatTheJobHasNotHeardOfYet(t *testing.T) {
 	})
 }
 
+func TestPodsOfAnIndexedJobThatItHasNotHeardOfYet(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, pods string
+		lists      int // live ones
+	}{
+		{"a success that it has heard of", "0:ok:untracked 1:running", 0},
+		{"a second success of an index", "0:ok:untracked 0:ok:untracked 1:running", 0},
+		{"a success that it has not heard of", "1:ok:untracked", 1},
+		{"a failure that it has heard of", "1:failed:untracked 1:running", 0},
+		{"a failure that it has not heard of", "1:failed:untracked 1:failed:untracked 1:running", 1},
+		{"a failure that is ignored", "1:failed:untracked 1:failed:untracked:disrupted 1:running", 0},
+		{"pods that stand for no index", "x:ok:untracked 7:ok:untracked x:failed:untracked 7:failed:untracked 1:running", 0},
+	} {
+		b := newBench(t)
+		j := newIndexedJob(b.w, 1, 2, 6)
+		j.Spec.PodFailurePolicy = ignoreDisruptions
+		j.Status.CompletedIndexes, j.Status.Succeeded, j.Status.Failed = "0", 1, 1
+		b.w.putJob(j)
+		b.w.addIndexed(t, j, tc.pods)
+		b.lease.state = fmt.Appendf(nil, `{"u":%q}`, j.UID)
+		if res := b.sync("default/work"); res.Err != nil || b.w.calls["list pods"] != tc.lists {
+			t.Errorf("%s: %v, %d live lists, want %d", tc.name, res.Err, b.w.calls["list pods"], tc.lists)
+		}
+	}
+}
+
 // Pods are removed although the index shows versions of them that are not theirs any
 // more: kubelets write them all the time.
 func TestPodsAreRemovedBehindAnIndexThatLags(t *testing.T) {
