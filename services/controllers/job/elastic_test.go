@@ -1,6 +1,8 @@
 package job_test
 
 import (
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +56,91 @@ func TestAnElasticIndexedJob(t *testing.T) {
 		if got := b.everBorn(); got != step.born {
 			t.Errorf("step %d: pods made for %s, want %s", i, got, step.born)
 		}
+	}
+}
+
+// Whatever users and kubelets do, every index below completions has one pod at most, others none,
+// and in the end all have succeeded.
+func TestElasticIndexedJobsAtRandom(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(24) {
+		rng := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a test's seed
+		b := newBench(t)
+		j := newIndexedJob(b.w, 4, 4, 1000)
+		if seed%2 == 1 {
+			perIndexOf(1000)(j)
+		}
+		b.w.putJob(j)
+		spec := func(change func(*batchv1.JobSpec)) {
+			j := b.w.jobs["work"].DeepCopy()
+			change(&j.Spec)
+			b.w.putJob(j)
+		}
+		scale := func(n int32) { spec(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(n), new(n) }) }
+		end := func(phase corev1.PodPhase, all bool) {
+			for _, name := range slices.Sorted(maps.Keys(b.w.pods)) {
+				if p := b.w.pods[name].DeepCopy(); p.Status.Phase == corev1.PodPending && (all || rng.IntN(3) == 0) {
+					inPhase(phase)(p)
+					b.w.putPod(p, vanishes(p))
+				}
+			}
+		}
+		sync := func() {
+			res := b.sync("default/work")
+			if res.Err != nil {
+				t.Fatalf("seed %d: %v", seed, res.Err)
+			}
+			b.oneActivePodAnIndex(seed)
+			b.now = b.now.Add(res.After)
+		}
+		for range 60 {
+			switch rng.IntN(6) {
+			case 0:
+				scale(1 + rng.Int32N(6))
+			case 1:
+				spec(func(s *batchv1.JobSpec) { s.Suspend = new(rng.IntN(2) == 0) })
+			case 2, 3:
+				end(corev1.PodFailed, false)
+			case 4:
+				end(corev1.PodSucceeded, false)
+			case 5:
+				b.w.kubelet()
+			}
+			sync()
+		}
+		if summaryHas(b.status("work"), "SuccessCriteriaMet") { // it has enough
+			continue
+		}
+		spec(func(s *batchv1.JobSpec) { s.Suspend = new(false) })
+		scale(5)
+		for range 20 {
+			end(corev1.PodSucceeded, true)
+			b.w.kubelet()
+			sync()
+		}
+		if st := b.status("work"); showIndexes(st) != strings.TrimSpace("ok 0-4 "+strings.Repeat("failed", int(seed%2))) || !summaryHas(st, completed) {
+			t.Fatalf("seed %d: %s, %s, %s", seed, show(st), showIndexes(st), summary(st))
+		}
+	}
+}
+
+func summaryHas(st batchv1.JobStatus, text string) bool { return strings.Contains(summary(st), text) }
+
+func (b *bench) oneActivePodAnIndex(seed uint64) {
+	b.t.Helper()
+	seen := map[string]bool{}
+	for _, p := range b.w.pods {
+		index := p.Annotations[batchv1.JobCompletionIndexAnnotation]
+		if p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
+			continue
+		}
+		if ix, err := strconv.Atoi(index); err != nil || ix >= int(*b.w.jobs["work"].Spec.Completions) || seen[index] {
+			b.t.Fatalf("seed %d: an active pod for index %s, another for it %v; %s", seed, index, seen[index], show(b.status("work")))
+		}
+		seen[index] = true
+	}
+	if n := int(b.status("work").Active); n != len(seen) {
+		b.t.Fatalf("seed %d: %d active pods, the status has %d", seed, len(seen), n)
 	}
 }
 

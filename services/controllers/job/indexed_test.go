@@ -128,6 +128,8 @@ func TestControllerSyncJobIndexed(t *testing.T) {
 			pods:   "0:ok 5:running 6:ok 7:pending 8:failed",
 			remove: "pod-1 pod-3", want: "a0 r0 s1 f0 t2", indexes: "ok 0", patches: 5,
 		},
+		{name: "no completions are asked for", p: 1, want: "a0 r0 s0 f0 t0", indexes: "ok", conds: completed},
+		{name: "no completions are asked for, suspended", p: 1, job: suspend, want: "a0 r0 s0 f0 t0", indexes: "ok", conds: completed},
 		{
 			name: "a misplaced pod is one of those that are too many", p: 2, c: 5, l: 6, pods: "0:running:ready 1:running 2:running:ready x:running:ready",
 			remove: "pod-1 pod-3", want: "a2 r2 s0 f0 t2", indexes: "ok", patches: 2,
