@@ -54,10 +54,7 @@ func Start(ctx context.Context, programs Programs, dir string) (*Containerd, err
 	if err := c.run(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	if err := c.importImages(ctx); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	if err := c.until(ctx, c.hasImages); err != nil {
+	if err := c.importOwn(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -176,16 +173,18 @@ func (c *Containerd) LogTail() string {
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// hasImages asks the CRI for both images: it learns of them a moment after the import.
-func (c *Containerd) hasImages(ctx context.Context) error {
-	for _, name := range []string{PauseImage, BoxImage} {
-		answer, err := runtimeapi.NewImageServiceClient(c.conn).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
-		if err != nil {
-			return err
+// has asks the CRI for images: it learns of them a moment after they are there.
+func has(conn grpc.ClientConnInterface, names []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, name := range names {
+			answer, err := runtimeapi.NewImageServiceClient(conn).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+			if err != nil {
+				return err
+			}
+			if answer.Image == nil {
+				return fmt.Errorf("image %s is not there", name)
+			}
 		}
-		if answer.Image == nil {
-			return fmt.Errorf("image %s is not there", name)
-		}
+		return nil
 	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,17 +63,29 @@ const (
 	mediaLayer    = "application/vnd.oci.image.layer.v1.tar"
 )
 
-// writeImages writes an archive in the OCI image layout with both images: one layer
-// that holds the program and nothing else, and a configuration for each.
-func writeImages(to io.Writer, program string) error {
-	binary, err := os.ReadFile(program)
-	if err != nil {
-		return err
-	}
-	layer, err := layerOf(binary)
-	if err != nil {
-		return err
-	}
+// Image is an image to import. It has one layer.
+type Image struct {
+	// Name is what pods call it.
+	Name  string
+	Files []File
+	// Entrypoint and Command are what a container runs; its own command replaces both, its own
+	// arguments the second.
+	Entrypoint, Command []string
+}
+
+// File is a file of an image, owned by root.
+type File struct {
+	// Path has no slash at its beginning.
+	Path string
+	// Mode are the permission bits.
+	Mode int64
+	Body []byte
+	// Link, where it is not empty, makes this a hard link to that path, which must come earlier.
+	Link string
+}
+
+// writeImages writes an archive in the OCI image layout.
+func writeImages(to io.Writer, images []Image) error {
 	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
 	blob := func(media string, body []byte) descriptor {
 		sum := sha256.Sum256(body)
@@ -81,12 +94,16 @@ func writeImages(to io.Writer, program string) error {
 		return descriptor{MediaType: media, Digest: "sha256:" + name, Size: len(body)}
 	}
 	on := &platform{Architecture: runtime.GOARCH, OS: "linux"}
-	layers := []descriptor{blob(mediaLayer, layer)}
 	var index []descriptor
-	for name, command := range map[string][]string{PauseImage: {"/box", "pause"}, BoxImage: {"/box", "sleep", "24h"}} {
+	for _, image := range images {
+		layer, err := layerOf(image.Files)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", image.Name, err)
+		}
+		layers := []descriptor{blob(mediaLayer, layer)}
 		config, err := json.Marshal(map[string]any{
 			"architecture": on.Architecture, "os": on.OS,
-			"config": map[string]any{"Entrypoint": command[:1], "Cmd": command[1:], "Env": []string{"PATH=/"}, "WorkingDir": "/"},
+			"config": map[string]any{"Entrypoint": image.Entrypoint, "Cmd": image.Command, "Env": []string{"PATH=/bin:/"}, "WorkingDir": "/"},
 			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layers[0].Digest}},
 		})
 		if err != nil {
@@ -97,9 +114,10 @@ func writeImages(to io.Writer, program string) error {
 			return err
 		}
 		d := blob(mediaManifest, body)
-		d.Platform, d.Annotations = on, map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "1"}
+		d.Platform, d.Annotations = on, map[string]string{"io.containerd.image.name": image.Name, "org.opencontainers.image.ref.name": "1"}
 		index = append(index, d)
 	}
+	var err error
 	if files["index.json"], err = json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": mediaIndex, "manifests": index}); err != nil {
 		return err
 	}
@@ -112,19 +130,25 @@ func writeImages(to io.Writer, program string) error {
 	return out.Close()
 }
 
-func layerOf(binary []byte) ([]byte, error) {
+func layerOf(files []File) ([]byte, error) {
 	var raw bytes.Buffer
 	out := tar.NewWriter(&raw)
-	for _, dir := range []string{"tmp/", "etc/", "dev/", "proc/", "sys/"} {
+	for _, dir := range []string{"bin/", "tmp/", "etc/", "dev/", "proc/", "sys/"} {
 		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755, ModTime: time.Unix(0, 0)}); err != nil {
 			return nil, err
 		}
 	}
-	if err := entry(out, "etc/passwd", 0o644, []byte("root:x:0:0::/:/box\nnobody:x:65534:65534::/:/box\n")); err != nil {
-		return nil, err
-	}
-	if err := entry(out, "box", 0o755, binary); err != nil {
-		return nil, err
+	for _, file := range files {
+		if file.Link != "" {
+			header := &tar.Header{Typeflag: tar.TypeLink, Name: file.Path, Linkname: file.Link, Mode: file.Mode, ModTime: time.Unix(0, 0)}
+			if err := out.WriteHeader(header); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := entry(out, file.Path, file.Mode, file.Body); err != nil {
+			return nil, err
+		}
 	}
 	err := out.Close()
 	return raw.Bytes(), err
@@ -138,26 +162,60 @@ func entry(out *tar.Writer, name string, mode int64, body []byte) error {
 	return err
 }
 
-// importImages gives a containerd both images.
-func (c *Containerd) importImages(ctx context.Context) error {
+// importOwn gives a containerd the images that it has from the start.
+func (c *Containerd) importOwn(ctx context.Context) error {
 	program := filepath.Join(c.dir, "box")
 	if err := buildBox(ctx, program); err != nil {
 		return err
 	}
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	files := []File{
+		{Path: "etc/passwd", Mode: 0o644, Body: []byte("root:x:0:0::/:/box\nnobody:x:65534:65534::/:/box\n")},
+		{Path: "box", Mode: 0o755, Body: binary},
+	}
+	return c.Import(ctx,
+		Image{Name: PauseImage, Files: files, Entrypoint: []string{"/box"}, Command: []string{"pause"}},
+		Image{Name: BoxImage, Files: files, Entrypoint: []string{"/box"}, Command: []string{"sleep", "24h"}})
+}
+
+// Import gives the containerd further images and waits until pods can name them.
+func (c *Containerd) Import(ctx context.Context, images ...Image) error {
 	archive := filepath.Join(c.dir, "images.tar")
 	f, err := os.Create(archive)
 	if err != nil {
 		return err
 	}
-	if err := writeImages(f, program); err != nil {
-		return fmt.Errorf("%s: %w", archive, err)
+	if err := writeImages(f, images); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", archive, err), f.Close())
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.programs.Folder, "ctr"), "--address", c.socket, "-n", "k8s.io", "images", "import", "--snapshotter", c.snapshotter, archive)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ctr images import: %w\n%s", err, out)
+	if err := c.ctr(ctx, "images", "import", "--snapshotter", c.snapshotter, archive); err != nil {
+		return err
 	}
-	return os.Remove(archive)
+	names := make([]string, 0, len(images))
+	for _, image := range images {
+		names = append(names, image.Name)
+	}
+	return errors.Join(os.Remove(archive), c.until(ctx, has(c.conn, names)))
+}
+
+// Alias gives an image that is there a further name.
+func (c *Containerd) Alias(ctx context.Context, image, name string) error {
+	if err := c.ctr(ctx, "images", "tag", image, name); err != nil {
+		return err
+	}
+	return c.until(ctx, has(c.conn, []string{name}))
+}
+
+func (c *Containerd) ctr(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.programs.Folder, "ctr"), append([]string{"--address", c.socket, "-n", "k8s.io"}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ctr %s: %w\n%s", args[:2], err, out)
+	}
+	return nil
 }
