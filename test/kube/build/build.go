@@ -1,5 +1,6 @@
-// Package build makes the programs of a Kubernetes control plane, etcd and KWOK from Go modules and
-// keeps them in a cache folder, so that only the first start on a machine pays for compiling them.
+// Package build makes the programs of a Kubernetes control plane, etcd, KWOK and upstream's
+// end-to-end suite from Go modules and keeps them in a cache folder, so that only the first start
+// on a machine pays for compiling them.
 package build
 
 import (
@@ -28,6 +29,9 @@ const (
 	Kubectl           = "kubectl"
 	Kwok              = "kwok"
 )
+
+// Suite is the file name of upstream's end-to-end tests, which [EnsureSuite] makes.
+const Suite = "e2e.test"
 
 const (
 	modulePath = "github.com/deltaplane/deltaplane/test/kube"
@@ -113,27 +117,38 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "deltaplane-kube"), nil
 }
 
-// program is one thing to build: go build -o NAME PACKAGE in a folder of the module.
+// program is one thing to build: go build -o NAME PACKAGE in a folder of the module, or go test -c
+// for the tests of the package.
 type program struct {
 	name, pkg, dir, ldflags string
+	tests                   bool
 }
 
-func programs(v Versions) []program {
+// stamped are the linker's flags for a program of Kubernetes.
+func stamped(v Versions) string {
 	const stamp = " -X k8s.io/component-base/version."
 	major, minor, _ := strings.Cut(strings.TrimPrefix(v.Kubernetes, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
 	// kubectl refuses or warns about servers that report the version of an unstamped build,
 	// v0.0.0-master.
-	ldflags := "-s -w" + stamp + "gitVersion=" + v.Kubernetes + stamp + "gitMajor=" + major +
+	return "-s -w" + stamp + "gitVersion=" + v.Kubernetes + stamp + "gitMajor=" + major +
 		stamp + "gitMinor=" + minor + stamp + "gitTreeState=clean"
+}
+
+func programs(v Versions) []program {
+	ldflags := stamped(v)
 	return []program{
-		{Etcd, "./cmd/etcd", ".", "-s -w"},
-		{APIServer, kubernetes + "/cmd/" + APIServer, ".", ldflags},
-		{ControllerManager, kubernetes + "/cmd/" + ControllerManager, ".", ldflags},
-		{Scheduler, kubernetes + "/cmd/" + Scheduler, ".", ldflags},
-		{Kubectl, kubernetes + "/cmd/" + Kubectl, ".", ldflags},
-		{Kwok, kwok + "/cmd/" + Kwok, "kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=" + v.Kwok},
+		{name: Etcd, pkg: "./cmd/etcd", dir: ".", ldflags: "-s -w"},
+		{name: APIServer, pkg: kubernetes + "/cmd/" + APIServer, dir: ".", ldflags: ldflags},
+		{name: ControllerManager, pkg: kubernetes + "/cmd/" + ControllerManager, dir: ".", ldflags: ldflags},
+		{name: Scheduler, pkg: kubernetes + "/cmd/" + Scheduler, dir: ".", ldflags: ldflags},
+		{name: Kubectl, pkg: kubernetes + "/cmd/" + Kubectl, dir: ".", ldflags: ldflags},
+		{name: Kwok, pkg: kwok + "/cmd/" + Kwok, dir: "kwok", ldflags: "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=" + v.Kwok},
 	}
+}
+
+func suite(v Versions) []program {
+	return []program{{name: Suite, pkg: kubernetes + "/test/e2e", dir: ".", ldflags: stamped(v), tests: true}}
 }
 
 // Ensure returns the folder that holds every program of the module's versions, building those that
@@ -141,6 +156,15 @@ func programs(v Versions) []program {
 // goes to out, a line every 15 seconds. A failed or interrupted build leaves no half program
 // behind.
 func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
+	return ensure(ctx, m, out, programs)
+}
+
+// EnsureSuite is Ensure for [Suite] alone, which takes as long as all the programs.
+func EnsureSuite(ctx context.Context, m Module, out io.Writer) (string, error) {
+	return ensure(ctx, m, out, suite)
+}
+
+func ensure(ctx context.Context, m Module, out io.Writer, wanted func(Versions) []program) (string, error) {
 	v, err := m.Versions()
 	if err != nil {
 		return "", err
@@ -159,7 +183,8 @@ func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	}
 	defer unlock()
 	var missing []program
-	for _, p := range programs(v) {
+	all := wanted(v)
+	for _, p := range all {
 		has, err := p.built(m, bin)
 		if err != nil {
 			return "", fmt.Errorf("build: %w", err)
@@ -171,7 +196,7 @@ func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	if len(missing) == 0 {
 		return bin, nil
 	}
-	fmt.Fprintf(out, "building %d of 6 programs into %s; all of them take five to ten minutes on two cores\n", len(missing), bin)
+	fmt.Fprintf(out, "building %d of %d programs into %s; all of them take five to ten minutes on two cores\n", len(missing), len(all), bin)
 	for _, p := range missing {
 		if err := p.build(ctx, m, bin, out); err != nil {
 			return "", err
@@ -202,7 +227,12 @@ func (p program) build(ctx context.Context, m Module, bin string, out io.Writer)
 	fmt.Fprintf(out, "  %-24s building\n", p.name)
 	unfinished := filepath.Join(bin, "."+p.name+".unfinished")
 	defer os.Remove(unfinished)
-	args := []string{"go", "build", "-v", "-buildvcs=false", "-ldflags", p.ldflags, "-o", unfinished, p.pkg}
+	args := []string{"go", "build"}
+	if p.tests {
+		// To vet all that the suite is made of takes as long as to compile it.
+		args = []string{"go", "test", "-c", "-vet=off"}
+	}
+	args = append(args, "-v", "-buildvcs=false", "-ldflags", p.ldflags, "-o", unfinished, p.pkg)
 	if nice, err := exec.LookPath("nice"); err == nil {
 		args = append([]string{nice, "-n", "10"}, args...)
 	}
@@ -218,6 +248,13 @@ func (p program) build(ctx context.Context, m Module, bin string, out io.Writer)
 		return fmt.Errorf("build %s: %w", p.name, err)
 	}
 	var compiled atomic.Int64
+	// Of tests the go command does not say what it compiles.
+	progress := func() string {
+		if p.tests {
+			return time.Since(began).Round(time.Second).String()
+		}
+		return fmt.Sprintf("%s, %d packages compiled", time.Since(began).Round(time.Second), compiled.Load())
+	}
 	ticker := time.NewTicker(15 * time.Second)
 	done := make(chan struct{})
 	defer close(done)
@@ -226,8 +263,7 @@ func (p program) build(ctx context.Context, m Module, bin string, out io.Writer)
 		for {
 			select {
 			case <-ticker.C:
-				fmt.Fprintf(out, "  %-24s still building, %s, %d packages compiled\n",
-					p.name, time.Since(began).Round(time.Second), compiled.Load())
+				fmt.Fprintf(out, "  %-24s still building, %s\n", p.name, progress())
 			case <-done:
 				return
 			}
@@ -251,7 +287,7 @@ func (p program) build(ctx context.Context, m Module, bin string, out io.Writer)
 	if err := os.Rename(unfinished, filepath.Join(bin, p.name)); err != nil {
 		return fmt.Errorf("build %s: %w", p.name, err)
 	}
-	fmt.Fprintf(out, "  %-24s built in %s, %d packages compiled\n", p.name, time.Since(began).Round(time.Second), compiled.Load())
+	fmt.Fprintf(out, "  %-24s built in %s\n", p.name, progress())
 	return nil
 }
 

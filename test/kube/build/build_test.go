@@ -52,15 +52,16 @@ func TestRequiredReadsBlocksAndSingleLines(t *testing.T) {
 	}
 }
 
-func TestVersionStampIsWhatKubectlReads(t *testing.T) {
+func TestVersionStampIsWhatKubectlAndTheSuiteRead(t *testing.T) {
 	t.Parallel()
-	for _, p := range programs(Versions{Kubernetes: "v1.36.3", Etcd: "v3.6.8", Kwok: "v0.8.0"}) {
-		if p.name != APIServer {
+	v := Versions{Kubernetes: "v1.36.3", Etcd: "v3.6.8", Kwok: "v0.8.0"}
+	for _, p := range append(programs(v), suite(v)...) {
+		if p.name != APIServer && p.name != Suite {
 			continue
 		}
 		for _, want := range []string{"gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"} {
 			if !strings.Contains(p.ldflags, "version."+want) {
-				t.Errorf("the flags %q lack %s", p.ldflags, want)
+				t.Errorf("the flags %q of %s lack %s", p.ldflags, p.name, want)
 			}
 		}
 	}

@@ -21,7 +21,8 @@ import (
 
 const usage = `usage: kube COMMAND [flags]
 
-  build                 compile etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok
+  build [--suite]       compile etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok,
+                        or upstream's end-to-end tests, e2e.test, and print the folder
   up [--detach] [...]   start an empty cluster and run it until Ctrl-C; with --detach, until "kube down"
   status                list the parts and their processes
   check                 run pods, a failing pod and a Job's deletion through the running cluster
@@ -65,9 +66,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags := flag.NewFlagSet("kube "+args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	cfg := cluster.Config{Out: stderr, Nodes: 5}
-	saved := ""
+	saved, suite := "", false
 	command := map[string]func() error{
-		"build": func() error { return buildAll(ctx, stdout, stderr) },
+		"build": func() error { return buildAll(ctx, suite, stdout, stderr) },
 		"up":    func() error { return up(ctx, cfg, stdout, stderr) },
 		"down":  func() error { return cluster.Down(ctx, cfg.Dir) },
 		"status": func() error {
@@ -112,6 +113,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		flags.StringVar(&cfg.Dir, "dir", filepath.Join(cache, "run"), "folder of the cluster's files")
 	}
 	switch args[0] {
+	case "build":
+		flags.BoolVar(&suite, "suite", false, "upstream's end-to-end tests in place of the programs")
 	case "save":
 		flags.StringVar(&saved, "to", "", "folder to make, with the copy in it")
 	case "restore":
@@ -168,21 +171,34 @@ func describe(p cluster.Part) string {
 	return fmt.Sprintf("process %d", p.PID)
 }
 
-// ensure builds what is missing in the cache and returns its folder.
-func ensure(ctx context.Context, stderr io.Writer) (string, error) {
+// findModule is the module's folder, at or above the working directory.
+func findModule() (build.Module, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	module, err := build.FindModule(wd)
+	return build.FindModule(wd)
+}
+
+// ensure builds what is missing in the cache and returns its folder.
+func ensure(ctx context.Context, stderr io.Writer) (string, error) {
+	module, err := findModule()
 	if err != nil {
 		return "", err
 	}
 	return build.Ensure(ctx, module, stderr)
 }
 
-func buildAll(ctx context.Context, stdout, stderr io.Writer) error {
-	bin, err := ensure(ctx, stderr)
+func buildAll(ctx context.Context, suite bool, stdout, stderr io.Writer) error {
+	module, err := findModule()
+	if err != nil {
+		return err
+	}
+	made := build.Ensure
+	if suite {
+		made = build.EnsureSuite
+	}
+	bin, err := made(ctx, module, stderr)
 	if err == nil {
 		fmt.Fprintln(stdout, bin)
 	}
