@@ -1,0 +1,43 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// writeTable writes the results of all specs as a page.
+func writeTable(path string, every []string, results *results, version string) error {
+	return os.WriteFile(path, []byte(table(every, results, version)), 0o644)
+}
+
+func table(every []string, results *results, version string) string {
+	var rows strings.Builder
+	passed := 0
+	for _, name := range every {
+		word, seconds, why := "not run", "", ""
+		if got, has := results.of(name); has {
+			seconds = fmt.Sprintf("%.0f", got.Seconds)
+			if word = "passed"; got.Passed {
+				passed++
+			} else {
+				word, why = "failed", cmp.Or(whyMissing(name), got.Why)
+			}
+		}
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s |\n", escape(name), word, seconds, escape(why))
+	}
+	return fmt.Sprintf(`# What upstream's end-to-end suite says
+
+%d of %d specs of Jobs and of taint eviction pass on Deltaplane's controllers and node agent: Kubernetes %s, containerd, pods on
+the node's network. A spec whose feature is missing has failed. %s wrote this page.
+
+| Spec | Result | Seconds | Why |
+|---|---|---|---|
+%s`, passed, len(every), version, "`make e2e-all`", rows.String())
+}
+
+// escape is a text for a cell.
+func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
