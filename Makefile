@@ -257,6 +257,18 @@ containerd-deps:
 containerd-test: deps containerd-deps containerd ## the node agent's whole-system suite on real containers; needs Linux and root
 	go test -count=1 -timeout $(TIMEOUT) -parallel 3 ./test/node/...
 
+##### upstream's end-to-end suite (test/e2e) #####
+
+# AGAIN=failed or AGAIN=all runs specs again that have a result in .tmp/e2e; PARALLEL is how many run at once.
+PARALLEL ?= 4
+AGAIN ?= none
+.PHONY: e2e e2e-all
+e2e: containerd-deps containerd ## a choice of upstream's specs of Jobs and taint eviction on our controllers and node agent; needs Linux and root
+	go run ./test/e2e --parallel $(PARALLEL)
+
+e2e-all: containerd-deps containerd ## all of these specs; goes on where it was ended, and writes test/e2e/RESULTS.md
+	go run ./test/e2e --all --again $(AGAIN) --parallel $(PARALLEL) --table test/e2e/RESULTS.md
+
 # Clients of others, for the test of the gateway: kubectl is built with the programs of test/kube.
 .PHONY: clients-deps
 clients-deps:
