@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -21,11 +20,6 @@ var judged = []string{"[sig-apps] Job ", "[sig-node] NoExecuteTaintManager "}
 // controller, and so neither run nor counted.
 var beyond = []string{"gang-eligible"}
 
-// missing says why specs fail, by a part of their names. They are not in the choice.
-var missing = map[string]string{
-	"containers restarted by container restart policy": "the node agent refuses a restart policy of a container's own",
-}
-
 // slow are parts of names of specs that wait for two minutes to see that nothing happens, with the
 // cluster for themselves. They are not in the choice.
 var slow = []string{
@@ -35,18 +29,7 @@ var slow = []string{
 
 // chosen says whether a spec is in the choice of those that have to pass.
 func chosen(name string) bool {
-	in := func(part string) bool { return strings.Contains(name, part) }
-	return !slices.ContainsFunc(slow, in) && whyMissing(name) == ""
-}
-
-// whyMissing says why a spec cannot pass, or "".
-func whyMissing(name string) string {
-	for part, why := range missing {
-		if strings.Contains(name, part) {
-			return why
-		}
-	}
-	return ""
+	return !slices.ContainsFunc(slow, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // specsOf asks the suite for its specs and returns the names of those that judge Deltaplane. What
@@ -61,7 +44,7 @@ func specsOf(ctx context.Context, suite string) ([]string, error) {
 		return nil, fmt.Errorf("%s lists none of the specs %q", suite, judged)
 	}
 	var gone []error
-	for _, part := range slices.AppendSeq(slices.Clone(slow), maps.Keys(missing)) {
+	for _, part := range slow {
 		if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, part) }) {
 			gone = append(gone, fmt.Errorf("spec.go speaks of %q, which no spec of the suite has in its name", part))
 		}

@@ -23,7 +23,7 @@ const (
 	// managed are the controllers of kube-controller-manager that the specs need. Those that
 	// Deltaplane has are not among them: its own are judged.
 	managed = "garbage-collector-controller,namespace-controller,root-ca-certificate-publisher-controller,serviceaccount-controller,serviceaccount-token-controller"
-	ours    = "job,nodelifecycle,tainteviction"
+	ours    = "job,nodelifecycle,podgc,tainteviction"
 )
 
 // stack is what the specs run on.
