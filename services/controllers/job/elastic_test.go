@@ -53,7 +53,7 @@ func TestAnElasticIndexedJob(t *testing.T) {
 		if show(st) != step.want || showIndexes(st) != step.indexes || summary(st) != step.end {
 			t.Errorf("step %d: %s, %s, %q; want %s, %s, %q", i, show(st), showIndexes(st), summary(st), step.want, step.indexes, step.end)
 		}
-		if got := b.everBorn(); got != step.born {
+		if got := b.bornIndexes(); got != step.born {
 			t.Errorf("step %d: pods made for %s, want %s", i, got, step.born)
 		}
 	}
@@ -144,17 +144,6 @@ func (b *bench) oneActivePodAnIndex(seed uint64) {
 	}
 }
 
-// everBorn are the indexes of all pods ever created, those that are gone included, in order.
-func (b *bench) everBorn() string {
-	var all []string
-	for _, p := range b.w.born {
-		name := strings.Split(p.name, "-") // work-<index>-…
-		all = append(all, name[1])
-	}
-	slices.Sort(all)
-	return strings.Join(all, " ")
-}
-
 func TestAnIndexedJobIsSuspendedAndResumed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -175,13 +164,13 @@ func TestAnIndexedJobIsSuspendedAndResumed(t *testing.T) {
 		t.Errorf("suspended: %s, %s, started %v, %d pods", show(st), summary(st), st.StartTime, len(b.w.pods))
 	}
 	set(false)
-	if st := b.status("work"); show(st) != "a2 r0 s0 f0 t0" || summary(st) != "!Suspended(JobResumed)" || b.bornIndexesNow() != "0 1" {
-		t.Errorf("resumed: %s, %s, pods for %s", show(st), summary(st), b.bornIndexesNow())
+	if st := b.status("work"); show(st) != "a2 r0 s0 f0 t0" || summary(st) != "!Suspended(JobResumed)" || b.podIndexes() != "0 1" {
+		t.Errorf("resumed: %s, %s, pods for %s", show(st), summary(st), b.podIndexes())
 	}
 }
 
-// bornIndexesNow are the indexes of the pods that there are, in order.
-func (b *bench) bornIndexesNow() string {
+// podIndexes are the indexes of the pods that there are, in order.
+func (b *bench) podIndexes() string {
 	var all []string
 	for _, p := range b.w.pods {
 		all = append(all, p.Annotations[batchv1.JobCompletionIndexAnnotation])

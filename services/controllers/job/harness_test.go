@@ -175,8 +175,8 @@ func (w *world) addPods(j *batchv1.Job, n int, opts ...podOption) {
 	}
 }
 
-// addIndexed puts pods of an indexed Job into the world, one for each word: index:phase:option...,
-// with "-" for no index.
+// addIndexed puts pods of a Job into the world, pod-0 and so on, one for each word:
+// index:phase:option..., with "-" for no index.
 func (w *world) addIndexed(t *testing.T, j *batchv1.Job, words string) []*corev1.Pod {
 	t.Helper()
 	var pods []*corev1.Pod
@@ -241,11 +241,11 @@ func newIndexedJob(w *world, parallelism, completions, limit int32) *batchv1.Job
 	return j
 }
 
-// bornIndexes are the indexes of the pods that were created, in order.
+// bornIndexes are the indexes of all pods that were created, in order, by their names.
 func (b *bench) bornIndexes() string {
 	var all []int
 	for _, p := range b.w.born {
-		ix, err := strconv.Atoi(b.w.pods[p.name].Annotations[batchv1.JobCompletionIndexAnnotation])
+		ix, err := strconv.Atoi(strings.Split(p.name, "-")[1]) // work-<index>-…
 		if err != nil {
 			b.t.Errorf("pod %s: %v", p.name, err)
 		}
