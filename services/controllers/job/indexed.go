@@ -75,11 +75,13 @@ func (t *turn) indexesOf(pods []*corev1.Pod, which func(*corev1.Pod) bool) repli
 	return replica.IndexesOf(all...)
 }
 
-// countIndexes finds which indexes have succeeded. One success counts for each.
+// countIndexes finds which indexes have succeeded. One success counts for each, and none for an
+// index that the status has as failed: the API server refuses an index that is both.
 func (t *turn) countIndexes() {
 	t.completed = completedIndexesOf(t.job, &t.job.Status)
+	failed := failedIndexesOf(t.job, &t.job.Status)
 	t.succeededIndexes = t.completed.Union(t.indexesOf(t.pods, func(p *corev1.Pod) bool {
-		return p.Status.Phase == corev1.PodSucceeded && t.relevant(p)
+		return p.Status.Phase == corev1.PodSucceeded && t.relevant(p) && !failed.Has(indexOf(p, t.limit()))
 	}))
 	t.succeeded = int32(t.succeededIndexes.Len()) //nolint:gosec // at most spec.completions
 	if perIndex(t.job) {

@@ -40,9 +40,11 @@ func failedIndexesOf(j *batchv1.Job, st *batchv1.JobStatus) replica.Indexes {
 }
 
 // countFailedIndexes finds which indexes have failed finally, and the pods that tell how often the
-// others have failed.
+// others have failed. One that has succeeded does not fail any more.
 func (t *turn) countFailedIndexes() {
-	t.failedIndexes = failedIndexesOf(t.job, &t.job.Status).Union(t.indexesOf(t.pods, func(p *corev1.Pod) bool { return t.relevant(p) && t.failsIndex(p) }))
+	t.failedIndexes = failedIndexesOf(t.job, &t.job.Status).Union(t.indexesOf(t.pods, func(p *corev1.Pod) bool {
+		return t.relevant(p) && t.failsIndex(p) && !t.succeededIndexes.Has(indexOf(p, t.limit()))
+	}))
 	current := t.succeededIndexes.Union(t.failedIndexes).Union(t.indexesOf(t.activePods, active))
 	t.predecessors = map[int]*corev1.Pod{}
 	for _, p := range t.pods {

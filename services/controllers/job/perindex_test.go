@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -149,6 +150,55 @@ func TestCalculateFailedIndexes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The API server refuses a status in which an index has succeeded and failed. What a status says
+// stays, and a success goes before a failure that no status says.
+func TestAnIndexEndsInOneWay(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []indexedRow{
+		{
+			name: "a success and a failure at once", p: 2, c: 2, l: 6, job: perIndexOf(0), pods: "0:ok 0:failed 1:running",
+			want: "a1 r0 s1 f1 t0", indexes: "ok 0 failed", patches: 2,
+		},
+		{
+			name: "a success after the index has failed", p: 2, c: 2, l: 6,
+			job:  func(j *batchv1.Job) { perIndexOf(0)(j); j.Status.FailedIndexes, j.Status.Failed = new("0"), 1 },
+			pods: "0:ok 1:running", want: "a1 r0 s0 f1 t0", indexes: "ok failed 0", patches: 1,
+		},
+		{
+			name: "a failure after the index has succeeded", p: 2, c: 2, l: 6,
+			job:  func(j *batchv1.Job) { perIndexOf(0)(j); j.Status.CompletedIndexes, j.Status.Succeeded = "0", 1 },
+			pods: "0:failed 1:running", want: "a1 r0 s1 f1 t0", indexes: "ok 0 failed", patches: 1,
+		},
+	} {
+		t.Run(tc.name, tc.run)
+	}
+	t.Run("a pod that is being deleted counts as failed, and then succeeds", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t)
+		j := newIndexedJob(b.w, 1, 2, 6)
+		perIndexOf(0)(j)
+		b.w.putJob(j)
+		p := b.w.addIndexed(t, j, "0:running:deleting 1:running")[0]
+		b.w.fault = func(op, _ string) fault {
+			if op == "patch" {
+				return fault{before: kube.ErrRefused}
+			}
+			return fault{}
+		}
+		b.sync("default/work")
+		b.w.fault = nil
+		p = b.w.pods[p.Name].DeepCopy()
+		inPhase(corev1.PodSucceeded)(p)
+		b.w.putPod(p, false)
+		if res := b.sync("default/work"); res.Err != nil {
+			t.Fatal(res.Err)
+		}
+		if st := b.status("work"); show(st) != "a1 r0 s0 f1 t0" || showIndexes(st) != "ok failed 0" {
+			t.Errorf("%s, %s", show(st), showIndexes(st))
+		}
+	})
 }
 
 // TestGetPodsWithDelayedDeletionPerIndex rows: which failed pods wait for a successor that inherits

@@ -377,10 +377,10 @@ func validStatus(old, j *batchv1.Job) error {
 		}
 	}
 	var completions int
+	var elastic bool
 	if j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion {
-		completions = int(*j.Spec.Completions)
+		completions, elastic = int(*j.Spec.Completions), *j.Spec.Completions == *j.Spec.Parallelism
 	}
-	elastic := completions > 0 && *j.Spec.Completions == *j.Spec.Parallelism
 	completed := replica.ParseIndexes(st.CompletedIndexes, completions)
 	var lost replica.Indexes
 	if st.FailedIndexes != nil {
