@@ -18,6 +18,30 @@ spec:
   containers: [{name: main, image: none}, {name: side, image: "missing/image:1"}]
 `
 
+const stray = `apiVersion: v1
+kind: Pod
+metadata: {name: stray, namespace: default}
+spec:
+  nodeName: vanished
+  containers: [{name: main, image: none}]
+`
+
+func TestDescribePodTellsWhenAPodIsCollectedWhoseNodeDoesNotExist(t *testing.T) {
+	t.Parallel()
+	r := startUp(t)
+	if _, errs, code := command(t.Context(), stray, append([]string{"apply", "-f", "-"}, r.api...)...); code != cli.ExitOK {
+		t.Fatal(errs)
+	}
+	var out string
+	until(t, func() bool {
+		out, _, _ = command(t.Context(), "", slices.Concat([]string{"describe", "pod", "stray"}, r.ask, r.api)...)
+		return strings.Contains(out, "Collection:")
+	})
+	if !strings.Contains(out, "its node does not exist") || strings.Contains(out, "Eviction:") {
+		t.Errorf("it says %s", out)
+	}
+}
+
 func TestDescribePodTellsWhyItDoesNotRunAndWhenItWill(t *testing.T) {
 	t.Parallel()
 	r := startUp(t, "--crash-loop-initial", "2m", "--crash-loop-max", "2m")

@@ -52,6 +52,10 @@ func (r Rules) Missing(since, now time.Time) (time.Time, time.Duration) {
 	return since, max(0, r.Quarantine-now.Sub(since))
 }
 
+// Gone is the reason with which the key of a missing node waits for the end of its
+// quarantine. "describe pod" reads it.
+const Gone = "the node does not exist, its pods are collected"
+
 // Surplus are the ended pods to be deleted so that no more than the threshold
 // remain: first those that were evicted, then the oldest. Pods that have not ended
 // count for nothing.

@@ -40,8 +40,8 @@ type collectAdapter struct {
 // Reconcile implements [client.Reconciler].
 func (a *collectAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
 	look := &collectLook{a.podLook(item)}
-	after, err := a.rec.Reconcile(ctx, podgc.Request{Key: item.Key, State: item.State, Reader: look, Lease: look})
-	return settled(client.Result{After: after, ReadAt: look.read}, err, podgc.ErrStale, client.ErrIndexBuilding)
+	next, err := a.rec.Reconcile(ctx, podgc.Request{Key: item.Key, State: item.State, Reader: look, Lease: look})
+	return settled(client.Result{After: next.After, Reason: next.Reason, ReadAt: look.read}, err, podgc.ErrStale, client.ErrIndexBuilding)
 }
 
 // plantRetry is when the key of the ended pods is added again after a failure.

@@ -52,18 +52,26 @@ func New(cfg Config, api API, log *slog.Logger) (*Reconciler, error) {
 	return &Reconciler{cfg: cfg, api: api, log: log, metrics: m}, nil
 }
 
-// Reconcile looks at one key. It returns when to look again, zero for not before
-// something changes; an error means to try again as the limiter says, [ErrStale]
-// uncounted.
-func (r *Reconciler) Reconcile(ctx context.Context, req Request) (after time.Duration, err error) {
+// Next is when to look at a key again.
+type Next struct {
+	// After is in how long; zero for not before something changes.
+	After time.Duration
+	// Reason is [podgc.Gone] while a quarantine lasts.
+	Reason string
+}
+
+// Reconcile looks at one key. An error means to try again as the limiter says,
+// [ErrStale] uncounted.
+func (r *Reconciler) Reconcile(ctx context.Context, req Request) (next Next, err error) {
 	switch {
 	case req.Key == TerminatedKey:
-		return r.terminated(ctx, req)
+		next.After, err = r.terminated(ctx, req)
 	case strings.Contains(req.Key, "/"):
-		return 0, r.pod(ctx, req)
+		err = r.pod(ctx, req)
 	default:
-		return r.node(ctx, req)
+		next, err = r.node(ctx, req)
 	}
+	return next, err
 }
 
 // pod collects a pod that its own look shows to be due. The quarantine of a missing
@@ -101,13 +109,14 @@ type nodeState struct {
 	Missing time.Time `json:"missing"`
 }
 
-func (r *Reconciler) node(ctx context.Context, req Request) (time.Duration, error) {
+func (r *Reconciler) node(ctx context.Context, req Request) (Next, error) {
 	n, err := read[nodelifecycle.Node](req.Reader.Node(ctx, req.Key))
 	if err != nil {
-		return 0, fmt.Errorf("podgc: node %s: %w", req.Key, err)
+		return Next{}, fmt.Errorf("podgc: node %s: %w", req.Key, err)
 	}
 	if n != nil {
-		return r.present(ctx, req, n)
+		after, err := r.present(ctx, req, n)
+		return Next{After: after}, err
 	}
 	var was nodeState
 	if err := json.Unmarshal(req.State, &was); err != nil {
@@ -117,19 +126,19 @@ func (r *Reconciler) node(ctx context.Context, req Request) (time.Duration, erro
 	if !since.Equal(was.Missing) {
 		state, err := json.Marshal(nodeState{Missing: since.UTC()})
 		if err != nil {
-			return 0, fmt.Errorf("podgc: state of %s: %w", req.Key, err)
+			return Next{}, fmt.Errorf("podgc: state of %s: %w", req.Key, err)
 		}
 		if err := req.Lease.Save(ctx, state); err != nil {
-			return 0, err
+			return Next{}, err
 		}
 	}
 	if left > 0 {
-		return left, nil
+		return Next{left, podgc.Gone}, nil
 	}
 	if err := r.orphans(ctx, req); err != nil {
-		return 0, err
+		return Next{}, err
 	}
-	return 0, clearState(ctx, req)
+	return Next{}, clearState(ctx, req)
 }
 
 // present ends a quarantine. While the node is out of service its pods are looked at

@@ -30,6 +30,9 @@ func TestThePodsOfAVanishedNodeAreFailedAndDeletedAfterTheQuarantine(t *testing.
 	w.gone("n")
 	w.run(quarantine - 1)
 	w.want("within the quarantine")
+	if w.said["n"] != rules.Gone || w.said["other"] != "" {
+		t.Errorf("the missing node's key waits because of %q, the other's of %q", w.said["n"], w.said["other"])
+	}
 	w.run(1)
 	w.want("at its end", "fail runs"+disrupted, "delete runs")
 	if n, failed := w.counted("force_delete_pods_total", rules.Orphaned), w.counted("force_delete_pod_errors_total", rules.Orphaned); n != 1 || failed != 0 {

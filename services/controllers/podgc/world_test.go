@@ -41,6 +41,7 @@ type world struct {
 	stale  bool                 // and says so
 	due    map[string]time.Time // the queue: a key and when it is due
 	states map[string][]byte
+	said   map[string]string // why a key waits
 	did    []string
 	lists  int // of ended pods
 	fail   func(call, key string) error
@@ -55,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	none := func() state { return state{map[string]*corev1.Pod{}, map[string]*corev1.Node{}} }
 	w := &world{
 		t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), live: none(), index: none(),
-		due: map[string]time.Time{}, states: map[string][]byte{},
+		due: map[string]time.Time{}, states: map[string][]byte{}, said: map[string]string{},
 	}
 	w.restart()
 	return w
@@ -145,8 +146,9 @@ func (w *world) run(d time.Duration) {
 
 // look is one lease of a key; it returns how that ended.
 func (w *world) look(key string) error {
-	after, err := w.rec.Reconcile(w.t.Context(), podgc.Request{Key: key, State: w.states[key], Reader: index{w}, Lease: lease{w, key}})
-	delay := after
+	next, err := w.rec.Reconcile(w.t.Context(), podgc.Request{Key: key, State: w.states[key], Reader: index{w}, Lease: lease{w, key}})
+	w.said[key] = next.Reason
+	delay := next.After
 	if err != nil {
 		delay = time.Second
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/podgc"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -33,9 +34,10 @@ func newDescribePod() *cobra.Command {
 	var namespace, output string
 	cmd := &cobra.Command{
 		Use:   "pod [NAMESPACE/]NAME",
-		Short: "Tell the states of a pod's containers, when they run again, its eviction and its Events",
+		Short: "Tell the states of a pod's containers, when they run again, its eviction or collection and its Events",
 		Long: `Tell the states of a pod's containers, how often they were restarted and when one that waits
-runs again, the pod's conditions, when it is to be evicted, and what Events say of it.
+runs again, the pod's conditions, when it is to be evicted, or collected because its node does
+not exist, and what Events say of it.
 
 The pod is the index's; the Events are asked of the API server, and left out with a word of
 why when that does not answer.`,
@@ -69,18 +71,20 @@ why when that does not answer.`,
 
 // PodAnswer is all that is known of a pod, as programs read it.
 type PodAnswer struct {
-	Name       string                `json:"name"`
-	UID        string                `json:"uid"`
-	Node       string                `json:"node,omitempty"`
-	Phase      corev1.PodPhase       `json:"phase"`
-	Reason     string                `json:"reason,omitempty"`
-	Message    string                `json:"message,omitempty"`
-	IPs        []string              `json:"ips"`
-	Created    time.Time             `json:"created"`
-	Started    time.Time             `json:"started,omitzero"`
-	Owners     []string              `json:"owners"`
-	Deleted    time.Time             `json:"deletion_timestamp,omitzero"`
-	Eviction   time.Time             `json:"eviction_planned,omitzero"`
+	Name     string          `json:"name"`
+	UID      string          `json:"uid"`
+	Node     string          `json:"node,omitempty"`
+	Phase    corev1.PodPhase `json:"phase"`
+	Reason   string          `json:"reason,omitempty"`
+	Message  string          `json:"message,omitempty"`
+	IPs      []string        `json:"ips"`
+	Created  time.Time       `json:"created"`
+	Started  time.Time       `json:"started,omitzero"`
+	Owners   []string        `json:"owners"`
+	Deleted  time.Time       `json:"deletion_timestamp,omitzero"`
+	Eviction time.Time       `json:"eviction_planned,omitzero"`
+	// Collection is when podgc collects the pod, whose node does not exist.
+	Collection time.Time             `json:"collection_planned,omitzero"`
 	Containers []containerAnswer     `json:"containers"`
 	Conditions []corev1.PodCondition `json:"conditions"`
 	Events     []eventAnswer         `json:"events"`
@@ -142,12 +146,21 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*PodAnswer, error) {
 		return nil, err
 	}
 	a := describePod(p)
-	item, err := inspect(ctx, queuev1.NewQueueAdminServiceClient(queueConn), q.cluster+"/tainteviction", key)
+	queues := queuev1.NewQueueAdminServiceClient(queueConn)
+	item, err := inspect(ctx, queues, q.cluster+"/tainteviction", key)
 	if err != nil {
 		return nil, err
 	}
 	if at := item.GetDelayedUntil(); at != nil {
 		a.Eviction = at.AsTime()
+	}
+	if a.Node != "" {
+		if item, err = inspect(ctx, queues, q.cluster+"/podgc", a.Node); err != nil {
+			return nil, err
+		}
+		if at := item.GetDelayedUntil(); at != nil && item.GetLastReason() == podgc.Gone {
+			a.Collection = at.AsTime()
+		}
 	}
 	if a.Events, err = q.events(ctx, p); err != nil {
 		a.NoEvents = err.Error()

@@ -30,6 +30,9 @@ func (a *PodAnswer) print(out io.Writer) error {
 	if !a.Eviction.IsZero() {
 		line("Eviction", ago(a.Eviction))
 	}
+	if !a.Collection.IsZero() {
+		line("Collection", ago(a.Collection)+", its node does not exist")
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
