@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -427,3 +428,32 @@ func TestAWatchThatTheServerForgetsToCloseEnds(t *testing.T) {
 		<-ended
 	}
 }
+
+func TestAWriteAsksForTheMetadataOfItsAnswerAloneWhereThatIsWanted(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.Header.Get("Accept"))
+		_, _ = w.Write([]byte(`{}`))
+	})
+	const metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+	ref := kube.Pods.Ref("default", "a")
+	for _, o := range []kube.WriteOptions{{}, {MetadataOnly: true}} {
+		for _, err := range []error{
+			second(c.Create(t.Context(), ref, []byte(`{}`), o)), second(c.Update(t.Context(), ref, []byte(`{}`), o)),
+			second(c.Patch(t.Context(), ref, kube.MergePatch, []byte(`{}`), o)),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	want := []string{
+		"POST application/json", "PUT application/json", "PATCH application/json", "POST " + metadata, "PUT " + metadata, "PATCH " + metadata,
+	}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+}
+
+func second(_ []byte, err error) error { return err }

@@ -39,6 +39,16 @@ type WriteOptions struct {
 	// Strict refuses fields that the resource does not have, and repeated ones; else the server drops
 	// them.
 	Strict bool
+	// MetadataOnly asks to be answered with the object's metadata, where the server can leave the rest
+	// out.
+	MetadataOnly bool
+}
+
+func (o WriteOptions) accept() string {
+	if o.MetadataOnly {
+		return metadataOf
+	}
+	return ""
 }
 
 func (o WriteOptions) query() url.Values {
@@ -94,7 +104,7 @@ func (c *Client) Create(ctx context.Context, ref Ref, body []byte, o WriteOption
 		}
 		path = ref.path()
 	}
-	return c.do(ctx, request{method: http.MethodPost, path: path, query: o.query(), body: body})
+	return c.do(ctx, request{method: http.MethodPost, path: path, query: o.query(), accept: o.accept(), body: body})
 }
 
 // Update replaces an object; the resource version in body, when there is one, must be the stored
@@ -103,7 +113,7 @@ func (c *Client) Update(ctx context.Context, ref Ref, body []byte, o WriteOption
 	if err := ref.validate(); err != nil {
 		return nil, err
 	}
-	return c.do(ctx, request{method: http.MethodPut, path: ref.path(), query: o.query(), body: body})
+	return c.do(ctx, request{method: http.MethodPut, path: ref.path(), query: o.query(), accept: o.accept(), body: body})
 }
 
 // UpdateStatus replaces an object's status.
@@ -118,7 +128,7 @@ func (c *Client) Patch(ctx context.Context, ref Ref, t PatchType, patch []byte, 
 	if err := ref.validate(); err != nil {
 		return nil, err
 	}
-	return c.do(ctx, request{method: http.MethodPatch, path: ref.path(), query: o.query(), contentType: string(t), body: patch})
+	return c.do(ctx, request{method: http.MethodPatch, path: ref.path(), query: o.query(), contentType: string(t), accept: o.accept(), body: patch})
 }
 
 // Delete deletes an object and returns what the server answers: the object while it still exists,

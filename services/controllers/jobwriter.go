@@ -17,6 +17,9 @@ import (
 // sent at most once.
 type jobWriter struct{ c *kube.Client }
 
+// A write's answer is looked at for its version and marks: the rest of it is not sent.
+var metadataOnly = kube.WriteOptions{MetadataOnly: true}
+
 func (w jobWriter) Job(ctx context.Context, namespace, name string) (*batchv1.Job, error) {
 	return answer[batchv1.Job](w.c.Get(ctx, kube.Jobs.Ref(namespace, name)))
 }
@@ -44,11 +47,11 @@ func (w jobWriter) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod,
 	if err != nil {
 		return nil, err
 	}
-	return answer[corev1.Pod](w.c.Create(ctx, kube.Pods.Ref(pod.Namespace, ""), body, kube.WriteOptions{}))
+	return answer[corev1.Pod](w.c.Create(ctx, kube.Pods.Ref(pod.Namespace, ""), body, metadataOnly))
 }
 
 func (w jobWriter) PatchPod(ctx context.Context, namespace, name string, patch []byte) (*corev1.Pod, error) {
-	return answer[corev1.Pod](w.c.Patch(ctx, kube.Pods.Ref(namespace, name), kube.StrategicPatch, patch, kube.WriteOptions{}))
+	return answer[corev1.Pod](w.c.Patch(ctx, kube.Pods.Ref(namespace, name), kube.StrategicPatch, patch, metadataOnly))
 }
 
 func (w jobWriter) DeletePod(ctx context.Context, namespace, name string, uid types.UID) (string, error) {
@@ -76,7 +79,7 @@ func (w jobWriter) DeleteJob(ctx context.Context, namespace, name string, uid ty
 
 func (w jobWriter) PatchJobStatus(ctx context.Context, namespace, name string, patch []byte) (*batchv1.Job, error) {
 	ref := kube.Jobs.Ref(namespace, name).Status()
-	return answer[batchv1.Job](w.c.Patch(ctx, ref, kube.MergePatch, patch, kube.WriteOptions{}))
+	return answer[batchv1.Job](w.c.Patch(ctx, ref, kube.MergePatch, patch, metadataOnly))
 }
 
 // marshal writes an object with the type the API server wants to read on it.

@@ -45,7 +45,8 @@ type Reader interface {
 
 // Writer calls the API server, under the terms of the calls of package kube, whose
 // predicates tell the errors apart: nothing is read from a cache, and a creation
-// that may have reached the server is not repeated.
+// that may have reached the server is not repeated. Of what creations and patches
+// answer only the metadata are there for sure.
 type Writer interface {
 	Job(ctx context.Context, namespace, name string) (*batchv1.Job, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)

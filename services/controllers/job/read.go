@@ -281,7 +281,12 @@ func (s *run) adopt(ctx context.Context, j *batchv1.Job, p *corev1.Pod) (*corev1
 	if kube.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // nothing left to adopt
 	}
-	return got, err
+	if err != nil {
+		return nil, err
+	}
+	adopted := *p
+	adopted.ObjectMeta = got.ObjectMeta
+	return &adopted, nil
 }
 
 func (s *run) release(ctx context.Context, j *batchv1.Job, p *corev1.Pod) error {

@@ -181,7 +181,7 @@ func (w *world) CreatePod(_ context.Context, p *corev1.Pod) (*corev1.Pod, error)
 	if f.after != nil {
 		return nil, f.after
 	}
-	return p.DeepCopy(), nil
+	return &corev1.Pod{ObjectMeta: *p.ObjectMeta.DeepCopy()}, nil
 }
 
 type podPatch struct {
@@ -242,7 +242,7 @@ func (w *world) PatchPod(_ context.Context, _, name string, raw []byte) (*corev1
 	} else {
 		answer.ResourceVersion = old.ResourceVersion // as a real server: not the deletion's
 	}
-	return answer, f.after
+	return &corev1.Pod{ObjectMeta: answer.ObjectMeta}, f.after
 }
 
 func (w *world) DeletePod(_ context.Context, _, name string, uid types.UID) (string, error) {
@@ -338,7 +338,7 @@ func (w *world) PatchJobStatus(_ context.Context, _, name string, raw []byte) (*
 	}
 	w.putJob(j)
 	w.statuses = append(w.statuses, *j.Status.DeepCopy())
-	return j.DeepCopy(), f.after
+	return &batchv1.Job{ObjectMeta: *j.ObjectMeta.DeepCopy()}, f.after
 }
 
 func merge(into, patch map[string]any) {
