@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,6 @@ const (
 type rig struct {
 	b        *harness.Bench
 	cluster  *system.TestCluster
-	dir      string // of the cluster
 	pipeline *harness.Child
 	gateway  *harness.Child
 	ours     side
@@ -51,8 +49,8 @@ type side struct {
 }
 
 func newRig(ctx context.Context, b *harness.Bench, n int) (_ *rig, err error) {
-	r := &rig{b: b, dir: filepath.Join(b.Dir, "kube")}
-	if r.cluster, err = system.BareCluster(ctx, b, r.dir); err != nil {
+	r := &rig{b: b}
+	if r.cluster, err = system.BareCluster(ctx, b, filepath.Join(b.Dir, "kube")); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -81,7 +79,7 @@ func newRig(ctx context.Context, b *harness.Bench, n int) (_ *rig, err error) {
 	r.beside.base = r.beside.config.Host
 	r.ours.config = &rest.Config{Host: r.ours.base, BearerToken: r.beside.config.BearerToken, TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(b.Dir, "cert.pem")}}
 	r.ours.usage = func() (time.Duration, error) { u, err := r.gateway.Usage(); return u.CPU, err }
-	r.beside.usage = func() (time.Duration, error) { return processCPU(r.pid()) }
+	r.beside.usage = func() (time.Duration, error) { return harness.ProcessCPU(r.pid()) }
 	hc := r.ours.client()
 	return r, harness.Await(ctx, 2*time.Minute, "the index does not answer for the gateway", func() (bool, error) {
 		for _, path := range []string{pods, configMaps} {
@@ -123,8 +121,7 @@ func (r *rig) close() error {
 
 // pid is that of the API server.
 func (r *rig) pid() string {
-	text, _ := os.ReadFile(filepath.Join(r.dir, "pids", besideName)) // none has no CPU
-	return strings.TrimSpace(string(text))
+	return r.cluster.PID(besideName)
 }
 
 // client is one with connections of its own.
@@ -164,19 +161,6 @@ func get(ctx context.Context, hc *http.Client, url string, gzip bool) (answer, e
 		err = fmt.Errorf("GET %s: %s", url, resp.Status)
 	}
 	return answer{resp.Header.Get(served.ServedBy), n}, err
-}
-
-// processCPU is what a process has used.
-func processCPU(pid string) (time.Duration, error) {
-	text, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	user, err1 := strconv.ParseInt(fields[11], 10, 64)
-	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	const tick = 10 * time.Millisecond
-	return time.Duration(user+system) * tick, errors.Join(err1, err2)
 }
 
 // peakRSS is the most memory that a process has had since resetPeak, in MB.

@@ -1,15 +1,12 @@
 package jobs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -35,7 +32,6 @@ type rig struct {
 
 type cluster struct {
 	*system.TestCluster
-	dir   string
 	kube  *kube.Client
 	turns int
 }
@@ -55,8 +51,8 @@ func newRig(ctx context.Context, b *harness.Bench) (r *rig, err error) {
 }
 
 func newCluster(ctx context.Context, b *harness.Bench, name string, args ...string) (c *cluster, err error) {
-	c = &cluster{dir: filepath.Join(b.Dir, "kube-"+name)}
-	if c.TestCluster, err = system.BareCluster(ctx, b, c.dir, append(args, "--nodes", strconv.Itoa(nodes))...); err != nil {
+	c = &cluster{}
+	if c.TestCluster, err = system.BareCluster(ctx, b, filepath.Join(b.Dir, "kube-"+name), append(args, "--nodes", strconv.Itoa(nodes))...); err != nil {
 		return nil, err
 	}
 	c.kube, err = kube.Load(kube.Config{Kubeconfig: c.Kubeconfig()})
@@ -95,27 +91,11 @@ func (r *rig) usage() (map[string]time.Duration, error) {
 		add(workers, c)
 	}
 	for name, c := range map[string]*cluster{besideBy: r.beside, otherManager: r.ours} {
-		cpu, err := c.managerCPU()
+		cpu, err := harness.ProcessCPU(c.PID("kube-controller-manager"))
 		errs = append(errs, err)
 		used[name] = cpu
 	}
 	return used, errors.Join(errs...)
-}
-
-func (c *cluster) managerCPU() (time.Duration, error) {
-	pid, err := os.ReadFile(filepath.Join(c.dir, "pids", "kube-controller-manager"))
-	if err != nil {
-		return 0, err
-	}
-	text, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	user, err1 := strconv.ParseInt(fields[11], 10, 64)
-	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	const tick = 10 * time.Millisecond
-	return time.Duration(user+system) * tick, errors.Join(err1, err2)
 }
 
 const namespace = "default"

@@ -3,6 +3,7 @@ package harness
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,6 +35,21 @@ func machineBusy() time.Duration {
 		sum += n
 	}
 	return time.Duration(sum) * tick
+}
+
+// ProcessCPU is the CPU time, user and system, of a process.
+func ProcessCPU(pid string) (time.Duration, error) {
+	if pid == "" {
+		return 0, errors.New("the process does not run")
+	}
+	text, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	user, err1 := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * tick, errors.Join(err1, err2)
 }
 
 // FamilyBusy is the CPU time of this process and its descendants, those that

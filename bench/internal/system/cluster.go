@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
@@ -55,6 +56,12 @@ func BareCluster(ctx context.Context, b *harness.Bench, dir string, args ...stri
 
 // Kubeconfig is the path of the file that leads to the cluster.
 func (c *TestCluster) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
+
+// PID is that of one of the cluster's programs; empty when it does not run.
+func (c *TestCluster) PID(program string) string {
+	text, _ := os.ReadFile(filepath.Join(c.dir, "pids", program))
+	return strings.TrimSpace(string(text))
+}
 
 // Run runs a command of test/kube.
 func (c *TestCluster) Run(ctx context.Context, in []byte, command string, args ...string) error {
