@@ -83,7 +83,7 @@ func (r *Reconciler) markPods(ctx context.Context, req Request, m *memory, n *no
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(podWriters)
 	for _, raw := range raws {
-		p, err := read[pod](raw, nil)
+		p, err := kube.Decode[pod](raw, nil)
 		if err != nil {
 			return errors.Join(fmt.Errorf("nodelifecycle: pod on node %s: %w", n.Metadata.Name, err), g.Wait())
 		}

@@ -94,7 +94,7 @@ func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.
 	if err := json.Unmarshal(req.State, &m); err != nil && len(req.State) > 0 {
 		m = memory{} // of another version: the node is looked at as for the first time
 	}
-	n, err := read[nodelifecycle.Node](req.Reader.Node(ctx, req.Name))
+	n, err := kube.Decode[nodelifecycle.Node](req.Reader.Node(ctx, req.Name))
 	if err != nil {
 		return 0, fmt.Errorf("nodelifecycle: node %s: %w", req.Name, err)
 	}
@@ -104,7 +104,7 @@ func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.
 		}
 		return 0, r.save(ctx, req, nil)
 	}
-	lease, err := read[nodelifecycle.Lease](req.Reader.Lease(ctx, req.Name))
+	lease, err := kube.Decode[nodelifecycle.Lease](req.Reader.Lease(ctx, req.Name))
 	if err != nil {
 		return 0, fmt.Errorf("nodelifecycle: lease of node %s: %w", req.Name, err)
 	}
@@ -148,11 +148,11 @@ func (r *Reconciler) expire(ctx context.Context, req Request, m *memory, n *node
 	if len(nodelifecycle.Expire(n, r.cfg.Now())) == 0 {
 		return n, nil // it is known to be silent
 	}
-	live, err := found[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", req.Name)))
+	live, err := kube.DecodeFound[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", req.Name)))
 	if err != nil || live == nil {
 		return nil, err
 	}
-	lease, err := found[nodelifecycle.Lease](r.api.Get(ctx, kube.Leases.Ref(kube.NodeLeaseNamespace, req.Name)))
+	lease, err := kube.DecodeFound[nodelifecycle.Lease](r.api.Get(ctx, kube.Leases.Ref(kube.NodeLeaseNamespace, req.Name)))
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (r *Reconciler) expire(ctx context.Context, req Request, m *memory, n *node
 	if err != nil {
 		return nil, err
 	}
-	after, err := found[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", req.Name).Status(), kube.StrategicPatch, patch, kube.WriteOptions{}))
+	after, err := kube.DecodeFound[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", req.Name).Status(), kube.StrategicPatch, patch, kube.WriteOptions{}))
 	if err != nil || after == nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (r *Reconciler) patch(ctx context.Context, n *nodelifecycle.Node, plan node
 	if err != nil {
 		return nil, err
 	}
-	next, err := found[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", n.Metadata.Name), kube.MergePatch, patch, kube.WriteOptions{}))
+	next, err := kube.DecodeFound[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", n.Metadata.Name), kube.MergePatch, patch, kube.WriteOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("nodelifecycle: patch node %s: %w", n.Metadata.Name, err)
 	}
@@ -264,24 +264,4 @@ func (r *Reconciler) save(ctx context.Context, req Request, m *memory) error {
 		return nil
 	}
 	return req.Lease.Save(ctx, state)
-}
-
-// read decodes an answer; nil stays nil.
-func read[T any](raw []byte, err error) (*T, error) {
-	if err != nil || raw == nil {
-		return nil, err
-	}
-	v := new(T)
-	if err := json.Unmarshal(raw, v); err != nil {
-		return nil, err
-	}
-	return v, nil
-}
-
-// found is read where what is not found is nil.
-func found[T any](raw []byte, err error) (*T, error) {
-	if kube.IsNotFound(err) {
-		return nil, nil
-	}
-	return read[T](raw, err)
 }

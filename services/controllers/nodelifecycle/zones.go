@@ -75,7 +75,7 @@ func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byt
 	}
 	nodes := make([]*nodelifecycle.Node, 0, len(raws))
 	for _, raw := range raws {
-		n, err := read[nodelifecycle.Node](raw, nil)
+		n, err := kube.Decode[nodelifecycle.Node](raw, nil)
 		if err != nil {
 			return fmt.Errorf("nodelifecycle: a node of the index: %w", err)
 		}
@@ -179,7 +179,7 @@ func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, er
 const tries = 5
 
 func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {
-	n, err := found[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", t.Name)))
+	n, err := kube.DecodeFound[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", t.Name)))
 	if err != nil || n == nil {
 		return 0, err
 	}

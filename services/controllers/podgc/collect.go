@@ -50,7 +50,7 @@ func (r *Reconciler) terminated(ctx context.Context, req Request) (time.Duration
 	}
 	pods := make([]*podgc.Pod, len(raws))
 	for i, raw := range raws {
-		if pods[i], err = read[podgc.Pod](raw, nil); err != nil {
+		if pods[i], err = kube.Decode[podgc.Pod](raw, nil); err != nil {
 			return 0, fmt.Errorf("podgc: an ended pod: %w", err)
 		}
 	}
@@ -67,7 +67,7 @@ func (r *Reconciler) terminated(ctx context.Context, req Request) (time.Duration
 // when it is to be collected for that reason indeed.
 func (r *Reconciler) collect(ctx context.Context, req Request, key, node string, why podgc.Reason) error {
 	namespace, name, _ := strings.Cut(key, "/")
-	p, err := found[podgc.Pod](r.api.Get(ctx, kube.Pods.Ref(namespace, name)))
+	p, err := kube.DecodeFound[podgc.Pod](r.api.Get(ctx, kube.Pods.Ref(namespace, name)))
 	if err != nil {
 		return fmt.Errorf("podgc: read pod %s: %w", key, err)
 	}
@@ -76,7 +76,7 @@ func (r *Reconciler) collect(ctx context.Context, req Request, key, node string,
 	}
 	var n *nodelifecycle.Node
 	if node != "" {
-		if n, err = found[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", node))); err != nil {
+		if n, err = kube.DecodeFound[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", node))); err != nil {
 			return fmt.Errorf("podgc: read node %s: %w", node, err)
 		}
 	}

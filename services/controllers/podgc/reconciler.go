@@ -77,7 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req Request) (next Next, err
 // pod collects a pod that its own look shows to be due. The quarantine of a missing
 // node is the node's: it is the same for all its pods, and ends when it returns.
 func (r *Reconciler) pod(ctx context.Context, req Request) error {
-	p, err := read[podgc.Pod](req.Reader.Pod(ctx, req.Key))
+	p, err := kube.Decode[podgc.Pod](req.Reader.Pod(ctx, req.Key))
 	if err != nil {
 		return fmt.Errorf("podgc: pod %s: %w", req.Key, err)
 	}
@@ -86,7 +86,7 @@ func (r *Reconciler) pod(ctx context.Context, req Request) error {
 	}
 	var n *nodelifecycle.Node
 	if p.Spec.NodeName != "" {
-		if n, err = read[nodelifecycle.Node](req.Reader.Node(ctx, p.Spec.NodeName)); err != nil {
+		if n, err = kube.Decode[nodelifecycle.Node](req.Reader.Node(ctx, p.Spec.NodeName)); err != nil {
 			return fmt.Errorf("podgc: node %s: %w", p.Spec.NodeName, err)
 		}
 	}
@@ -110,7 +110,7 @@ type nodeState struct {
 }
 
 func (r *Reconciler) node(ctx context.Context, req Request) (Next, error) {
-	n, err := read[nodelifecycle.Node](req.Reader.Node(ctx, req.Key))
+	n, err := kube.Decode[nodelifecycle.Node](req.Reader.Node(ctx, req.Key))
 	if err != nil {
 		return Next{}, fmt.Errorf("podgc: node %s: %w", req.Key, err)
 	}
@@ -159,24 +159,4 @@ func clearState(ctx context.Context, req Request) error {
 		return nil
 	}
 	return req.Lease.Save(ctx, nil)
-}
-
-// read decodes an answer; nil stays nil.
-func read[T any](raw []byte, err error) (*T, error) {
-	if err != nil || raw == nil {
-		return nil, err
-	}
-	v := new(T)
-	if err := json.Unmarshal(raw, v); err != nil {
-		return nil, err
-	}
-	return v, nil
-}
-
-// found is read where what is not found is nil.
-func found[T any](raw []byte, err error) (*T, error) {
-	if kube.IsNotFound(err) {
-		return nil, nil
-	}
-	return read[T](raw, err)
 }
