@@ -142,8 +142,8 @@ func (s *run) sync(ctx context.Context) error {
 	if j.Spec.Selector == nil {
 		return fmt.Errorf("job %s/%s has no selector", s.namespace, s.name)
 	}
-	if reason, message := unsupported(j); reason != "" {
-		return s.unmanaged(ctx, j, reason, message)
+	if unknownMode(j) {
+		return s.unmanaged(ctx, j)
 	}
 	if indexed(j) && j.Spec.Completions == nil {
 		return fmt.Errorf("job %s/%s is indexed and has no spec.completions", s.namespace, s.name)
@@ -176,12 +176,13 @@ func (s *run) external(ctx context.Context, j *batchv1.Job) error {
 
 // unmanaged is a Job that this controller cannot run. While it is being deleted its
 // pods have nobody else to take their finalizers off.
-func (s *run) unmanaged(ctx context.Context, j *batchv1.Job, reason, message string) error {
+func (s *run) unmanaged(ctx context.Context, j *batchv1.Job) error {
+	const message = "Skipped Job sync because completion mode is unknown"
 	if _, err := s.leaveAlone(ctx, j); err != nil {
 		return err
 	}
 	if s.memory.Told != message {
-		s.events.Event(about(j), kube.Warning, reason, message)
+		s.events.Event(about(j), kube.Warning, "UnknownCompletionMode", message)
 		s.memory.Told = message
 	}
 	if j.DeletionTimestamp == nil {
@@ -209,12 +210,10 @@ func touched(st *batchv1.JobStatus) bool {
 		st.Active+st.Succeeded+st.Failed > 0
 }
 
-// unsupported says why this controller cannot run a Job; empty when it can.
-func unsupported(j *batchv1.Job) (reason, message string) {
-	if mode := j.Spec.CompletionMode; mode != nil && *mode != batchv1.NonIndexedCompletion && *mode != batchv1.IndexedCompletion {
-		return "UnknownCompletionMode", "Skipped Job sync because completion mode is unknown"
-	}
-	return "", ""
+// unknownMode reports whether a Job has a completion mode that nobody knows here.
+func unknownMode(j *batchv1.Job) bool {
+	mode := j.Spec.CompletionMode
+	return mode != nil && *mode != batchv1.NonIndexedCompletion && *mode != batchv1.IndexedCompletion
 }
 
 // job reads the Job, from the index or live.
