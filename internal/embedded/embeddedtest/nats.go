@@ -36,7 +36,8 @@ type NATSSet struct {
 }
 
 // NATSCluster starts n servers that form a cluster and waits until a stream can be
-// kept by all of them.
+// kept by all of them. When they elect another leader later, it refuses streams
+// until it has heard of every server: what creates one is to try again.
 func NATSCluster(t testing.TB, n int) *NATSSet {
 	t.Helper()
 	s := &NATSSet{t: t, servers: make([]*embedded.NATS, n)}
