@@ -71,10 +71,16 @@ type ConsumeConfig struct {
 	// get to within AckWait comes again, to the next request. Those whose handlers are slow choose a
 	// smaller MaxBatch.
 	PullBytes int
+	// Gather is how long the records of a collection wait for more, up to MaxBatch, so that they make
+	// one batch; it is part of AckWait. At most 1 s; zero hands them on as they come.
+	Gather map[delta.Collection]time.Duration
 	// AckWait is how long a batch may take before its records are handed to another replica; default
 	// 30 s.
 	AckWait time.Duration
 }
+
+// mostGather is far below AckWait.
+const mostGather = time.Second
 
 func (c ConsumeConfig) validate() error {
 	var errs []error
@@ -88,6 +94,9 @@ func (c ConsumeConfig) validate() error {
 	}
 	for _, col := range c.Collections {
 		errs = append(errs, col.Validate())
+		if d := c.Gather[col]; d < 0 || d > mostGather {
+			errs = append(errs, fmt.Errorf("gather %v of %s is not within 0 and %v", d, col, mostGather))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -242,6 +251,9 @@ func (k *consumer) pull(ctx context.Context, bucket *kv.Bucket, cons jetstream.C
 	for {
 		select {
 		case <-in.ready:
+			if wait := k.cfg.Gather[k.col]; wait > 0 {
+				in.gather(ctx, wait)
+			}
 			if k.state.late(k.c.Config.TombstoneTTL) {
 				return errLate
 			}

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ const (
 // yet.
 type deliveries struct {
 	ready chan struct{} // cap 1; there are messages
+	full  chan struct{} // cap 1; the queue has had no room
 	fault chan error    // cap 1; what is wrong with the consumer
 	cc    jetstream.ConsumeContext
 	// The queue has room while it holds fewer messages and bytes than these.
@@ -54,12 +56,20 @@ func pullBytes(want, largest int) int {
 	return max(min(max(want, 2*largest), mostPending), largest+link.HeaderRoom)
 }
 
+func newDeliveries(messages int, left func(jetstream.Msg)) *deliveries {
+	d := &deliveries{
+		ready: make(chan struct{}, 1), full: make(chan struct{}, 1), fault: make(chan error, 1),
+		left: left, mostMessages: messages, mostBytes: mostQueued,
+	}
+	d.room.L = &d.mu
+	return d
+}
+
 // deliver requests what a consumer has to send: up to bytes in advance, or up to messages if bytes
 // is 0, as the library counts either bytes or messages. At most so many messages wait to be taken
 // as well.
 func deliver(cons jetstream.Consumer, messages, bytes int, left func(jetstream.Msg)) (*deliveries, error) {
-	d := &deliveries{ready: make(chan struct{}, 1), fault: make(chan error, 1), left: left, mostMessages: messages, mostBytes: mostQueued}
-	d.room.L = &d.mu
+	d := newDeliveries(messages, left)
 	var bound jetstream.PullConsumeOpt = jetstream.PullMaxMessages(messages)
 	if bytes > 0 {
 		bound, d.mostBytes = jetstream.PullMaxBytes(bytes), min(bytes/8, mostQueued)
@@ -97,19 +107,34 @@ func (d *deliveries) put(m jetstream.Msg) {
 		d.queue = append(d.queue, m)
 		d.bytes += size(m)
 	}
+	full := len(d.queue) >= d.mostMessages || d.bytes >= d.mostBytes
 	d.mu.Unlock()
+	if full {
+		signal(d.full)
+	}
 	switch {
 	case !closed:
-		d.wake()
+		signal(d.ready)
 	case d.left != nil:
 		d.left(m)
 	}
 }
 
-func (d *deliveries) wake() {
+func signal(c chan<- struct{}) {
 	select {
-	case d.ready <- struct{}{}:
+	case c <- struct{}{}:
 	default:
+	}
+}
+
+// gather waits for more to come, for as long as there is room for it.
+func (d *deliveries) gather(ctx context.Context, wait time.Duration) {
+	enough := time.NewTimer(wait)
+	defer enough.Stop()
+	select {
+	case <-enough.C:
+	case <-d.full:
+	case <-ctx.Done():
 	}
 }
 
@@ -126,7 +151,7 @@ func (d *deliveries) take(batch []jetstream.Msg, most int) []jetstream.Msg {
 	rest := copy(d.queue, d.queue[n:])
 	clear(d.queue[rest:])
 	if d.queue = d.queue[:rest]; rest > 0 {
-		d.wake()
+		signal(d.ready)
 	}
 	d.room.Signal()
 	return batch
