@@ -53,6 +53,11 @@ type TriggerConfig struct {
 	// records makes one run. It is called by several goroutines, with every record
 	// that names a key, and must not keep it.
 	Delay func(r *delta.Record) time.Duration
+	// Gather is how long the records of a collection are gathered before their keys
+	// are added, at most 1 s: many records then cost one message to the queue. What
+	// Delay says is shorter by it, so a collection whose delays are longer loses no
+	// time.
+	Gather map[delta.Collection]time.Duration
 	// Resync is the time between two rounds over every key. Default 10 h, −1 for
 	// none. The rounds are a delayed key of the queue (see [Trigger.Wrap]), so
 	// all replicas together make one.
@@ -77,6 +82,9 @@ const (
 // ResyncKey is the key of the periodic round. No object can have it.
 const ResyncKey = "@resync"
 
+// mostGather is what a trigger's log takes.
+const mostGather = time.Second
+
 func (c TriggerConfig) withDefaults() TriggerConfig {
 	c.Resync = cmp.Or(c.Resync, 10*time.Hour)
 	c.Check = cmp.Or(c.Check, 10*time.Second)
@@ -95,6 +103,11 @@ func (c TriggerConfig) validate() error {
 	for col, m := range c.Others {
 		if m == nil {
 			faults = append(faults, fmt.Errorf("client: trigger: collection %s has no mapper", col))
+		}
+	}
+	for col, d := range c.Gather {
+		if d < 0 || d > mostGather {
+			faults = append(faults, fmt.Errorf("client: trigger: gather %v of collection %s is not within 0 and %v", d, col, mostGather))
 		}
 	}
 	if c.Check < 0 {
@@ -401,7 +414,7 @@ func (t *Trigger) items(b Batch) (batches map[time.Duration][]AddItem, all bool)
 		}
 		var delay time.Duration
 		if t.cfg.Delay != nil {
-			delay = max(0, t.cfg.Delay(r))
+			delay = max(0, t.cfg.Delay(r)-t.cfg.Gather[b.Collection])
 		}
 		for _, key := range keys {
 			n, ok := at[key]

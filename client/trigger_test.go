@@ -403,6 +403,32 @@ func TestAGenerationIsRememberedOnlyWhenEveryKeyWasAdded(t *testing.T) {
 	})
 }
 
+func TestADelayIsShorterByWhatItsRecordsWereGathered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		delays := map[string]time.Duration{"ns/long": time.Second, "ns/short": 50 * time.Millisecond}
+		b, stop := newTrigger(t, func(c *client.TriggerConfig) {
+			c.Others[pods] = client.Self()
+			c.Delay = func(r *delta.Record) time.Duration { return delays[string(r.Key)] }
+			c.Gather = map[delta.Collection]time.Duration{pods: 100 * time.Millisecond}
+		})
+		defer stop()
+		for _, col := range []delta.Collection{pods, jobs} {
+			for _, key := range []string{"ns/long", "ns/short"} {
+				if err := b.t.Handle(t.Context(), client.Batch{Collection: col, Records: []delta.Record{record(col, key, "9", nil)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if want := []string{"ns/long+900ms", "ns/long+1s", "ns/short+50ms"}; !slices.Equal(b.delayed, want) {
+			t.Errorf("delayed %v, want %v", b.delayed, want)
+		}
+		if got := b.take(); !slices.Equal(got, []string{"ns/short"}) {
+			t.Errorf("added %v at once", got)
+		}
+	})
+}
+
 func TestTheResyncIsADelayedKeyOfTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -456,8 +482,10 @@ func TestMappers(t *testing.T) {
 
 func TestTriggerConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	_, err := client.NewTrigger(nil, nil, nil, nil, client.TriggerConfig{Others: map[delta.Collection]client.Mapper{pods: nil}})
-	for _, want := range []string{"name is empty", "primary collection", "dev/pods.v1 has no mapper"} {
+	_, err := client.NewTrigger(nil, nil, nil, nil, client.TriggerConfig{
+		Others: map[delta.Collection]client.Mapper{pods: nil}, Gather: map[delta.Collection]time.Duration{jobs: 1100 * time.Millisecond},
+	})
+	for _, want := range []string{"name is empty", "primary collection", "dev/pods.v1 has no mapper", "gather 1.1s of collection dev/jobs.v1.batch"} {
 		if err == nil || !contains(err, want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}

@@ -57,7 +57,7 @@ func (c *Conn) Healthy() bool { return c.stream.Healthy() }
 // Log is the log of a trigger's collections. Triggers of one name share what is to be read, as the
 // replicas of one controller do, and one that starts goes on where the last one ended.
 func (c *Conn) Log(cfg client.TriggerConfig) client.Log {
-	return &log{c.stream, stream.ConsumeConfig{Name: consumerName(cfg.Name), Collections: cfg.Collections(), HeadersOnly: true}}
+	return &log{c.stream, stream.ConsumeConfig{Name: consumerName(cfg.Name), Collections: cfg.Collections(), HeadersOnly: true, Gather: cfg.Gather}}
 }
 
 // log implements [client.Log].
