@@ -27,7 +27,7 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 	}
 	return plan{
 		name: "job", primary: jobs, others: map[delta.Collection]client.Mapper{pods: job.Wakes},
-		delay: new(job.Batching).Delay, limiter: jobLimiter(),
+		delay: new(job.Batching).Delay, gather: map[delta.Collection]time.Duration{pods: job.Gathering}, limiter: jobLimiter(),
 		rec: &jobAdapter{reads: newReads(s, "job"), rec: rec, queue: q, jobs: jobs.String(), pods: pods.String()},
 	}, nil
 }

@@ -51,6 +51,7 @@ type plan struct {
 	others  map[delta.Collection]client.Mapper
 	limiter client.RateLimiter // zero: client-go's default
 	delay   func(*delta.Record) time.Duration
+	gather  map[delta.Collection]time.Duration
 	absorb  bool // an immediate add takes a key's pending delay away
 	rec     client.Reconciler
 	run     func(context.Context) error // runs beside the worker; nil for nothing
@@ -120,7 +121,7 @@ func (s *Service) add(name string) error {
 	}
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
-		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
+		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Gather: pl.gather, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
 		Queue: client.QueueConfig{
 			RateLimiter: pl.limiter, Partitions: s.cfg.Partitions, AbsorbDelays: pl.absorb, MaxDeliveries: maxDeliveries, Lease: max(s.cfg.Lease, 0),
 		},

@@ -20,6 +20,9 @@ type Batching struct {
 	generation map[string]int64 // by UID
 }
 
+// Gathering is how long records of pods may be gathered, as all of them wait longer.
+const Gathering = batchPeriod / 10
+
 // maxGenerations bounds what a Batching remembers.
 const maxGenerations = 10_000
 
