@@ -86,7 +86,12 @@ func (r *rig) side(name string, replicas, jobs, pods int) harness.Side {
 		if err != nil {
 			return nil, err
 		}
-		took, each, err := on.run(ctx, jobs, pods)
+		var took time.Duration
+		var each []time.Duration
+		err = r.profiled(name, func() (err error) {
+			took, each, err = on.run(ctx, jobs, pods)
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

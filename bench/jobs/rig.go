@@ -26,6 +26,7 @@ const otherManager = "the other manager"
 
 // rig is two clusters, one with kube-controller-manager's Job controller and one with ours.
 type rig struct {
+	bench        *harness.Bench
 	ours, beside *cluster
 	plane        *plane.Plane
 }
@@ -38,7 +39,7 @@ type cluster struct {
 
 // newRig returns a rig that is to be closed also when there is an error.
 func newRig(ctx context.Context, b *harness.Bench) (r *rig, err error) {
-	r = &rig{}
+	r = &rig{bench: b}
 	if r.ours, err = newCluster(ctx, b, "ours"); err != nil {
 		return r, err
 	}
@@ -96,6 +97,22 @@ func (r *rig) usage() (map[string]time.Duration, error) {
 		used[name] = cpu
 	}
 	return used, errors.Join(errs...)
+}
+
+// profiled runs work with a CPU profile of each part of ours, when it is a turn of ours.
+func (r *rig) profiled(side string, work func() error) error {
+	if side == besideBy {
+		return work()
+	}
+	for _, part := range parts {
+		inner := work
+		work = func() error { return r.bench.Profiled(r.plane.Parts[part], "jobs-"+part, inner) }
+	}
+	for _, c := range r.plane.Workers {
+		inner := work
+		work = func() error { return r.bench.Profiled(c, "jobs-"+workers, inner) }
+	}
+	return work()
 }
 
 const namespace = "default"
