@@ -190,7 +190,8 @@ smoke() {
 		if deltaplane get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
 			jq -e '[.. | objects | select(.type? == "Complete" and .status? == "True")] | length > 0' >/dev/null; then
 			say "smoke: Job $job completed and the index knows it"
-			return 0
+			[ -n "${SECURE:-}" ] || through_gateway "$job"
+			return
 		fi
 		sleep 0.5
 	done
@@ -199,6 +200,14 @@ smoke() {
 	deltaplane queue describe dev/job "default/$job" --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
 	compose logs --tail 20 controllers-1 controllers-2 node >&2 || true
 	return 1
+}
+
+# The gateway lists what the index holds.
+through_gateway() {
+	curl -fsS "http://127.0.0.1:${GATEWAY_PORT:-7449}/apis/batch/v1/namespaces/default/jobs?resourceVersion=0" |
+		jq -e --arg job "$1" '.kind == "JobList" and any(.items[]; .metadata.name == $job and .metadata.managedFields != null)' >/dev/null ||
+		{ say "the gateway does not list Job $1"; return 1; }
+	say "smoke: the gateway lists Job $1"
 }
 
 # What shows no certificate gets nothing but health.
