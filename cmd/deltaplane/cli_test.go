@@ -276,9 +276,12 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	format := func(args ...string) (string, int) {
 		var errs buffer
 		root := newRoot(streams{In: strings.NewReader(""), Out: &errs, Err: &errs})
-		root.PersistentPreRunE = cli.ApplySettings(func(name string) (string, bool) {
-			value, ok := environment[name]
-			return value, ok
+		root.PersistentPreRunE = cli.ApplySettings(func() []string {
+			var all []string
+			for name, value := range environment {
+				all = append(all, name+"="+value)
+			}
+			return all
 		})
 		root.SetArgs(append([]string{"serve", "indexer", "--config", file}, args...))
 		err := root.ExecuteContext(t.Context())
@@ -301,7 +304,7 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	write("log-fromat: json\ncollections: [dev/pods.v1]\nlisten: {port: 1}\n")
 	environment["DELTAPLANE_TRACE_RATIO"] = "half"
 	text, code := format()
-	for _, want := range []string{`unknown key "log-fromat"`, `"listen" takes a value`, "DELTAPLANE_TRACE_RATIO"} {
+	for _, want := range []string{`unknown key "log-fromat"; did you mean "log-format"?`, `"listen" takes a value`, "DELTAPLANE_TRACE_RATIO"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("faults lack %q: %s", want, text)
 		}

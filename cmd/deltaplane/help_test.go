@@ -24,6 +24,15 @@ func TestTheHelpOfEveryCommandIsTheOneThatIsKept(t *testing.T) {
 		if err := c.Help(); err != nil {
 			t.Fatal(err)
 		}
+		if c.Flags().Lookup("help-all") != nil {
+			fmt.Fprintf(&all, "=== %s --help-all\n", c.CommandPath())
+			if err := c.Flags().Set("help-all", "true"); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Usage(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for _, sub := range c.Commands() {
 			show(sub)
 		}

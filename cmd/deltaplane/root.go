@@ -51,13 +51,14 @@ Try it with nothing installed:
 Every flag can also be given as an environment variable (DELTAPLANE_ and the flag's name
 in capitals, dashes as underscores: --nats-url is DELTAPLANE_NATS_URL) or as a key of the
 YAML file named by --config. Flags win over the environment, the environment over the file.
+A DELTAPLANE_ variable or a key that is no setting is refused. docs/settings.md has them all.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 a service cannot be
 reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Version:           cli.BuildVersion(),
-		PersistentPreRunE: cli.ApplySettings(os.LookupEnv),
+		PersistentPreRunE: cli.ApplySettings(os.Environ),
 	}
 	root.SetIn(io.In)
 	root.SetOut(io.Out)

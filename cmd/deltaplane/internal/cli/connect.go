@@ -29,6 +29,7 @@ type DialFlags struct {
 
 // Register adds the flags.
 func (d *DialFlags) Register(flags *pflag.FlagSet) {
+	defer Section(flags, SectionCalls)()
 	flags.StringVar(&d.Index, "index-url", DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&d.Queue, "queue-url", DefaultQueueAddr, "`address` of the queue service")
 	flags.StringVar(&d.Reflector, "reflector-url", DefaultReflectorAddr, "`address` of the reflector service")
@@ -38,6 +39,7 @@ func (d *DialFlags) Register(flags *pflag.FlagSet) {
 
 // RegisterDial adds the flags for TLS and authentication of outgoing calls.
 func RegisterDial(flags *pflag.FlagSet, c *rpc.DialConfig) {
+	defer Section(flags, SectionCalls)()
 	flags.BoolVar(&c.UseTLS, "tls", false, "call services over TLS")
 	flags.StringVar(&c.TLS.CAFile, "tls-ca", "", "PEM `file` of the authorities that sign the services' certificates")
 	flags.StringVar(&c.TLS.CertFile, "tls-cert", "", "PEM `file` of this client's certificate")

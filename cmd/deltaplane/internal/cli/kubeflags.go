@@ -16,6 +16,7 @@ type KubeFlags struct {
 
 // Register adds the flags.
 func (k *KubeFlags) Register(flags *pflag.FlagSet) {
+	defer Section(flags, SectionCluster)()
 	flags.StringVar(&k.Config.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
 	flags.StringVar(&k.Config.Context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
 	flags.StringVar(&k.Config.URL, "api-url", "", "`URL` of an API server that needs no credentials (default: the dev cluster's, "+defaultAPIURL+")")

@@ -15,29 +15,35 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplySettings fills the flags that were not given on the command line from the environment and
-// from the file named by --config. All faults are reported together, each naming where the value
-// came from.
-func ApplySettings(lookup func(string) (string, bool)) func(*cobra.Command, []string) error {
+// ApplySettings fills the flags that were not given on the command line from the environment, given
+// as NAME=VALUE, and from the file named by --config. All faults are reported together, each naming
+// where the value came from. A variable with this program's prefix and a key that are no setting
+// are faults: a misspelt one must not be silently without effect.
+func ApplySettings(environment func() []string) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
+		if all := cmd.Flags().Lookup(helpAll); all != nil && all.Changed {
+			return pflag.ErrHelp // cobra answers it with the command's help
+		}
 		flags := cmd.Flags()
-		var faults []error
+		env := variables(environment())
+		known := knownSettings(cmd.Root())
+		faults := known.refuseVariables(env)
 		fill := func(f *pflag.Flag, value, source string) {
 			if err := flags.Set(f.Name, value); err != nil {
 				faults = append(faults, fmt.Errorf("%s: %q is not a value for --%s (%s)", source, value, f.Name, f.Value.Type()))
 			}
 		}
 		flags.VisitAll(func(f *pflag.Flag) {
-			if f.Changed || f.Name == "help" || f.Name == "version" || f.Annotations[NoEnvironment] != nil {
+			if f.Changed || !settable(f) || f.Annotations[NoEnvironment] != nil {
 				return
 			}
-			if value, ok := lookup(EnvName(f.Name)); ok {
+			if value, ok := env[EnvName(f.Name)]; ok {
 				fill(f, value, EnvName(f.Name))
 			}
 		})
 		path, err := flags.GetString("config")
 		if err == nil && path != "" {
-			faults = append(faults, applyFile(path, flags, fill)...)
+			faults = append(faults, applyFile(path, flags, known, fill)...)
 		}
 		if err := errors.Join(faults...); err != nil {
 			return &UsageError{err}
@@ -54,9 +60,8 @@ func EnvName(flag string) string {
 	return "DELTAPLANE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// applyFile sets the flags a YAML file names. Keys no flag of the command has are faults: a
-// misspelt key must not be silently without effect.
-func applyFile(path string, flags *pflag.FlagSet, fill func(*pflag.Flag, string, string)) []error {
+// applyFile sets the flags a YAML file names. Keys no flag of the command has are faults.
+func applyFile(path string, flags *pflag.FlagSet, known known, fill func(*pflag.Flag, string, string)) []error {
 	k := koanf.New("\x00")
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
 		return []error{fmt.Errorf("--config %s: %w", path, err)}
@@ -65,8 +70,8 @@ func applyFile(path string, flags *pflag.FlagSet, fill func(*pflag.Flag, string,
 	raw := k.Raw()
 	for _, key := range slices.Sorted(maps.Keys(raw)) {
 		f := flags.Lookup(key)
-		if f == nil || key == "config" {
-			faults = append(faults, fmt.Errorf("%s: unknown key %q", path, key))
+		if f == nil || key == "config" || !settable(f) {
+			faults = append(faults, fmt.Errorf("%s: unknown key %q%s", path, key, known.hint(key, flags)))
 			continue
 		}
 		if f.Changed {

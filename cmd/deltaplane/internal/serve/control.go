@@ -33,6 +33,7 @@ type controlFlags struct {
 }
 
 func (c *controlFlags) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionControllers)()
 	flags.StringSliceVar(&c.names, "controllers", controllers.Defaults(), "`names` of the controllers to run; there are: "+strings.Join(controllers.Names(), ", "))
 	flags.IntVar(&c.config.Concurrency, "concurrency", 8, "keys each controller works on at once")
 	flags.DurationVar(&c.config.Lease, "lease", 0, "how long a worker may hold a key without extending (default: the queue's, 30s)")
@@ -47,6 +48,7 @@ func (c *controlFlags) register(flags *pflag.FlagSet) {
 
 // registerAdmission are the flags of the webhook; the names of its seconds are kube-apiserver's.
 func (c *controlFlags) registerAdmission(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionControllers)()
 	flags.StringVar(&c.admission.Listen, "admission-listen", "", "`address` of the webhook that gives pods the default tolerations, see deploy/admission.yaml (default: none)")
 	flags.StringVar(&c.admission.CertFile, "admission-tls-cert", "", "`file` with the webhook's certificate, PEM")
 	flags.StringVar(&c.admission.KeyFile, "admission-tls-key", "", "`file` with the key of the webhook's certificate, PEM")
@@ -55,6 +57,7 @@ func (c *controlFlags) registerAdmission(flags *pflag.FlagSet) {
 
 // registerTolerations are the seconds of the default tolerations, by kube-apiserver's names.
 func registerTolerations(flags *pflag.FlagSet, d *taint.Defaults) {
+	defer cli.Section(flags, cli.SectionControllers)()
 	flags.Int64Var(&d.NotReady, "default-not-ready-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that is not ready, unless they say so")
 	flags.Int64Var(&d.Unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
 }
@@ -96,17 +99,22 @@ more keys, then, after --grace, they cancel what they are at.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
-	flags.StringVar(&c.config.Admin.Listen, "admin-listen", "127.0.0.1:7454", "`address` of /metrics, /healthz and /readyz; off for none")
+	registerClusterName(flags, &c.config.Cluster)
+	registerAdminListen(flags, &c.config.Admin.Listen, "127.0.0.1:7454")
 	registerAdmin(flags, &c.config.Admin)
-	flags.BoolVar(&insecure, "insecure", false, "the same as --admin-insecure")
-	flags.StringVar(&c.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
+	registerInsecureAdmin(flags, &insecure)
+	registerIndexURL(flags, &c.index)
+	end := cli.Section(flags, cli.SectionCalls)
 	flags.StringVar(&c.queue, "queue-url", cli.DefaultQueueAddr, "`address` of the queue service")
+	end()
 	c.register(flags)
 	c.registerAdmission(flags)
 	log.register(flags, defaultNATSURL)
 	k.Register(flags)
 	registerTelemetry(flags, &t, "info")
+	cli.ShortHelp(cmd,
+		"kubeconfig", "context", "in-cluster", "cluster", "controllers", "concurrency", "grace", "node-monitor-grace-period", "index-url", "queue-url",
+		"tls-ca", "tls-cert", "tls-key", "token-file", "nats-url", "nats-creds", "nats-nkey-file", "admission-listen", "admin-listen", "log-level")
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/seal"
 )
 
@@ -16,6 +17,7 @@ type encryptionFlags struct {
 }
 
 func (e *encryptionFlags) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionSecurity)()
 	flags.StringVar(&e.keyFile, "encryption-key-file", "", `file of keys for payloads in the log and for checkpoints, read again when it changes: 32 bytes in
 base64 a line, of which the first encrypts and all decrypt (default: nothing is encrypted)`)
 	flags.StringSliceVar(&e.resources, "encrypted-resources", nil, "`resources`, as resource or resource.group, whose payloads are encrypted in the log, and given only to\ncallers who may get them (default secrets)")

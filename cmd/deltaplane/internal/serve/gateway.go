@@ -28,8 +28,11 @@ type gatewayFlags struct {
 }
 
 func (g *gatewayFlags) register(flags *pflag.FlagSet, prefix string) {
+	defer cli.Section(flags, cli.SectionGateway)()
+	end := cli.Section(flags, cli.SectionAddresses)
 	flags.StringVar(&g.config.Listen, prefix+"listen", gateway.DefaultListen, "`address` of the Kubernetes API"+of(prefix))
 	flags.StringVar(&g.config.Admin.Listen, prefix+"admin-listen", "127.0.0.1:7456", "`address` of /metrics, /healthz and /readyz"+of(prefix)+"; off for none")
+	end()
 	flags.DurationVar(&g.config.MaxAge, "max-age", 10*time.Second, "how long the index may have heard nothing of the API server before reads go there")
 	flags.BoolVar(&g.config.ServeStale, "serve-stale", false, "while the API server cannot be reached, answer reads with the last known state and a Warning header that tells its age, to those who were permitted the same within the last hour")
 	flags.BoolVar(&g.config.WithoutManagedFields, "without-managed-fields", false, "also answer from collections whose objects lack metadata.managedFields; otherwise mirror them with --keep-managed-fields")
@@ -69,8 +72,9 @@ with --keep-managed-fields, or permit that to be missing by --without-managed-fi
 	}
 	flags := cmd.Flags()
 	g.register(flags, "")
-	flags.StringVar(&g.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
-	flags.StringVar(&g.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
+	registerClusterName(flags, &g.config.Cluster)
+	registerIndexURL(flags, &g.index)
+	end := cli.Section(flags, cli.SectionSecurity)
 	flags.StringVar(&g.config.TLS.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
 	flags.StringVar(&g.config.TLS.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
 	flags.StringVar((*string)(&g.config.ClientCertificates), "client-certificates", "", "take client certificates of the cluster, and name their owners to the API server by `impersonate` or front-proxy")
@@ -78,10 +82,14 @@ with --keep-managed-fields, or permit that to be missing by --without-managed-fi
 	flags.StringVar(&g.frontProxy.CertFile, "front-proxy-cert", "", "PEM `file` of the certificate that the API server knows an authenticating proxy by")
 	flags.StringVar(&g.frontProxy.KeyFile, "front-proxy-key", "", "PEM `file` of its key")
 	flags.BoolVar(&g.config.Insecure, "insecure", false, "permit listening beyond loopback without TLS")
+	end()
 	registerAdmin(flags, &g.config.Admin)
 	cli.RegisterDial(flags, &g.dial)
 	k.Register(flags)
 	registerTelemetry(flags, &t, "info")
+	cli.ShortHelp(cmd,
+		"kubeconfig", "context", "in-cluster", "api-url", "cluster", "index-url", "tls-ca", "tls-cert", "tls-key", "token-file", "max-age", "serve-stale",
+		"listen", "admin-listen", "serve-tls-cert", "serve-tls-key", "client-certificates", "client-ca", "insecure", "log-level")
 	return cmd
 }
 

@@ -6,11 +6,13 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // registerMemory says how much memory an indexer may take, and how it keeps objects there.
 func registerMemory(flags *pflag.FlagSet, cfg *indexer.Config) {
+	defer cli.Section(flags, cli.SectionIndex)()
 	flags.StringVar((*string)(&cfg.Tier), "index-tier", string(indexer.TierAuto), "`tier` objects are kept in: raw, as they are served; compact, compressed when they have not changed for 10 s; auto, raw until the memory budget is nearly used")
 	flags.Var((*byteSize)(&cfg.MemoryBudget), "index-memory-budget", "`bytes` that all collections may take, for example 2Gi; one that does not fit is refused, the others are served. The garbage collector then keeps the process within about 1.25 times this and 640Mi, unless GOMEMLIMIT is set (default: no bound)")
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
@@ -12,6 +13,7 @@ import (
 // registerLimits adds the flags for what one gRPC server takes, and how it stops. Zero is the
 // default of the configuration.
 func registerLimits(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, grace time.Duration) {
+	defer cli.Section(flags, cli.SectionLimits)()
 	flags.IntVar(&c.MaxMessageBytes, prefix+"max-message-bytes", 0, "`bytes` one received message may have (default 16 MiB; methods that need less have less, a health check 4 KiB). Headers may have 64 KiB, and compressed messages are refused")
 	flags.IntVar(&c.MaxConnections, prefix+"max-connections", 0, "`connections` that may be open, those whose handshake is under way among them; further ones are closed (default 8192, -1 for any number). As many health calls may be under way")
 	flags.IntVar(&c.MaxClientConnections, prefix+"max-client-connections", 0, "`connections` that one host, or /64 network of IPv6, may have open (default 1024, -1 for any number)")
@@ -24,6 +26,7 @@ func registerLimits(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, gr
 
 // registerIndexer adds the flags for how an indexer answers and what it keeps.
 func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
+	defer cli.Section(flags, cli.SectionIndex)()
 	flags.DurationVar(&c.CheckpointEvery, "index-checkpoint-every", 0, "least time between two checkpoints of a collection; one that has hardly changed is left for longer (default 5m)")
 	flags.IntVar(&c.CheckpointRate, "index-checkpoint-rate", 0, "`bytes` per second a checkpoint is written at, except at a stop (default 64 MiB)")
 	flags.DurationVar(&c.DefaultWait, "index-default-wait", 0, "how long a read waits for the revision it asks for, unless it says (default 3s)")

@@ -37,6 +37,7 @@ type natsFlags struct {
 const defaultNATSURL = "nats://127.0.0.1:4222"
 
 func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
+	defer cli.Section(flags, cli.SectionLog)()
 	flags.StringVar(&n.config.URL, "nats-url", url, "`URL` of the NATS server, or several separated by commas")
 	flags.StringVar(&n.config.Credentials, "nats-creds", "", "NATS credentials `file`")
 	flags.StringVar(&n.security.NKeyFile, "nats-nkey-file", "", "`file` with the seed of the nkey NATS knows this service by")

@@ -49,6 +49,7 @@ type nodeFlags struct {
 
 // register adds the flags of every agent, of a process of its own or not.
 func (n *nodeFlags) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionNodes)()
 	flags.DurationVar(&n.config.CrashLoop.Initial, "crash-loop-initial", 0, "wait before the second restart of a container that ends again and again; it doubles from there (default 10s)")
 	flags.DurationVar(&n.config.CrashLoop.Max, "crash-loop-max", 0, "longest wait before such a restart (default 5m)")
 	flags.IntVar(&n.zones, "simulated-zones", 2, "zones that simulated nodes are spread over: zone-a, zone-b, ...")
@@ -92,7 +93,8 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&n.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
+	registerClusterName(flags, &n.config.Cluster)
+	end := cli.Section(flags, cli.SectionNodes)
 	flags.StringVar(&n.config.Node, "node-name", "", "`name` of the node (default: the host's, or \"node\" with --simulated-nodes)")
 	flags.StringToStringVar(&n.config.Labels, "node-labels", nil, "`labels` of the node, for example topology.kubernetes.io/zone=zone-a")
 	flags.Lookup("node-labels").DefValue = ""
@@ -108,14 +110,18 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.Float64Var(&n.config.StatusQPS, "kube-api-qps", 0, "calls a second, of a node, that write the statuses of its pods (default 50, simulated 1000)")
 	flags.IntVar(&n.config.StatusBurst, "kube-api-burst", 0, "such calls at once (default 100, simulated 1000)")
 	flags.BoolVar(&n.config.NoEvents, "no-cri-events", false, "do not follow the runtime's event stream")
-	flags.StringVar(&n.index, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
-	flags.StringVar(&n.admin.Listen, "admin-listen", "127.0.0.1:7455", "`address` of /metrics, /healthz and /readyz; off for none")
+	end()
+	registerIndexURL(flags, &n.index)
+	registerAdminListen(flags, &n.admin.Listen, "127.0.0.1:7455")
 	registerAdmin(flags, &n.admin)
-	flags.BoolVar(&insecure, "insecure", false, "the same as --admin-insecure")
+	registerInsecureAdmin(flags, &insecure)
 	n.register(flags)
 	cli.RegisterDial(flags, &n.dial)
 	k.Register(flags)
 	registerTelemetry(flags, &t, "info")
+	cli.ShortHelp(cmd,
+		"kubeconfig", "context", "in-cluster", "cluster", "node-name", "node-labels", "max-pods", "cri", "simulated-nodes", "root-dir", "log-dir",
+		"host-network-only", "heartbeat-every", "index-url", "tls-ca", "tls-cert", "tls-key", "token-file", "admin-listen", "log-level")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
@@ -24,6 +25,7 @@ type queueFlags struct {
 }
 
 func (q *queueFlags) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionQueues)()
 	flags.StringVar(&q.config.RedisURL, "redis-url", "", "`URL` of the Redis that keeps the queues, see \"serve queue --help\" (default: queues are kept in memory)")
 	flags.StringVar(&q.config.RedisUsername, "redis-username", "", "`user` Redis knows this service as, in place of the URL's")
 	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's, read again at each connection")

@@ -24,9 +24,12 @@ type reflecting struct {
 }
 
 func (r *reflecting) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionMirror)()
+	end := cli.Section(flags, cli.SectionCluster)
 	flags.StringSliceVar(&r.clusters, "cluster", []string{"dev"}, `clusters to mirror, each as name[=source]; the `+"`name`"+` is the first part of its collections' names.
 The source is KUBECONFIG[#CONTEXT], #CONTEXT of the kubeconfig that kubectl would take,
 in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like`)
+	end()
 	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace[+namespace...]], or "*" for all but secrets and
 events.k8s.io; several namespaces need permission to list and watch the whole cluster;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}

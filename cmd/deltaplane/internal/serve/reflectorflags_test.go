@@ -40,7 +40,13 @@ func settled(t *testing.T, env map[string]string, file string, args ...string) (
 		}
 		args = append(args, "--config", path)
 	}
-	cmd.PreRunE = cli.ApplySettings(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	cmd.PreRunE = cli.ApplySettings(func() []string {
+		var all []string
+		for name, value := range env {
+			all = append(all, name+"="+value)
+		}
+		return all
+	})
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {
 		return &r, &k, err

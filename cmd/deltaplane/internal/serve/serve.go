@@ -117,11 +117,17 @@ on answering for --drain-grace, then sends watches elsewhere and lets calls fini
 	encryption.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &cfg.RPC, time.Second)
 	registerIndexer(cmd.Flags(), &cfg)
+	end := cli.Section(cmd.Flags(), cli.SectionIndex)
 	cmd.Flags().StringVar(&cfg.DataDir, "index-data-dir", "", "`folder` for checkpoints: a restart reads them, and from the log only what came since (default: none, the whole log is read)")
 	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
 	cmd.Flags().DurationVar(&cfg.ForgetAfter, "forget-after", 0, "how long a collection whose log was deleted is still served, as stale (default 1m)")
 	registerMemory(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")
+	end()
+	cli.ShortHelp(cmd,
+		"nats-url", "nats-creds", "nats-nkey-file", "nats-tls-ca", "nats-tls-cert", "nats-tls-key", "index-data-dir", "index-memory-budget", "collections",
+		"listen", "admin-listen", "serve-tls-cert", "serve-tls-key", "serve-tls-client-ca", "auth-token-file", "access-policy", "access-cluster",
+		"encryption-key-file", "insecure", "log-level")
 	return cmd
 }
 
@@ -155,7 +161,13 @@ the hosts, though --redis-password-file keeps the password out of the list of pr
 	s.register(cmd.Flags(), &q.config.RPC, &q.config.Admin, cli.DefaultQueueAddr, "127.0.0.1:7452")
 	q.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &q.config.RPC, 0)
+	end := cli.Section(cmd.Flags(), cli.SectionQueues)
 	cmd.Flags().StringVar(&q.config.DataDir, "queue-data-dir", "", "`folder` that keeps the memory engine's queues (default: memory only)")
+	end()
+	cli.ShortHelp(cmd,
+		"redis-url", "redis-username", "redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key", "redis-prefix", "queue-data-dir", "queue-fsync",
+		"listen", "admin-listen", "serve-tls-cert", "serve-tls-key", "serve-tls-client-ca", "auth-token-file", "access-policy", "access-cluster",
+		"insecure", "log-level", "log-format")
 	return cmd
 }
 
@@ -258,9 +270,15 @@ all reflectors of the log and permanently, by "deltaplane reflection add". In a 
 	k.Register(cmd.Flags())
 	r.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &r.config.RPC, 0)
+	end := cli.Section(cmd.Flags(), cli.SectionMirror)
 	cmd.Flags().DurationVar(&r.config.LeaseTTL, "lease-ttl", 0, "how long a leader that does not renew its lease keeps a collection; the same for all replicas (default 3s)")
 	cmd.Flags().DurationVar(&r.config.LeasePingTimeout, "lease-ping-timeout", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
 (default a third of --lease-ttl)`)
+	end()
+	cli.ShortHelp(cmd,
+		"kubeconfig", "context", "in-cluster", "cluster", "resources", "keep-managed-fields", "mirror-secrets", "nats-url", "nats-creds", "nats-nkey-file",
+		"nats-tls-ca", "nats-replicas", "listen", "admin-listen", "serve-tls-cert", "serve-tls-key", "access-policy", "encryption-key-file",
+		"insecure", "log-level")
 	return cmd
 }
 
@@ -304,12 +322,18 @@ nothing any more. Its nodes are run by "deltaplane serve node --simulated-nodes"
 		},
 	}
 	registerTelemetry(cmd.Flags(), &t, "info")
+	end := cli.Section(cmd.Flags(), cli.SectionAddresses)
 	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
+	end()
+	end = cli.Section(cmd.Flags(), cli.SectionSecurity)
 	cmd.Flags().StringVar(&cfg.TLS.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
 	cmd.Flags().StringVar(&cfg.TLS.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
 	cmd.Flags().StringVar(&cfg.TLS.CAFile, "serve-tls-client-ca", "", "PEM `file` of the authorities whose client certificates are required; who shows one may do everything")
 	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback without TLS and client certificates")
+	end()
 	registerTolerations(cmd.Flags(), &tolerations)
+	end = cli.Section(cmd.Flags(), cli.SectionRun)
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
+	end()
 	return cmd
 }

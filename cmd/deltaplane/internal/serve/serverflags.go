@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -15,6 +16,7 @@ import (
 
 // registerTelemetry adds the flags every long-running command has.
 func registerTelemetry(flags *pflag.FlagSet, c *telemetry.Config, level string) {
+	defer cli.Section(flags, cli.SectionTelemetry)()
 	flags.StringVar(&c.LogFormat, "log-format", "text", "`format` of the log: text or json")
 	flags.StringVar(&c.LogLevel, "log-level", level, "least `level` that is logged: debug, info, warn or error")
 	flags.StringVar(&c.OTLPEndpoint, "otlp-endpoint", "", "host:port or URL of an OTLP gRPC `collector` for traces (default: no traces are exported)")
@@ -25,8 +27,33 @@ func registerTelemetry(flags *pflag.FlagSet, c *telemetry.Config, level string) 
 // registerServer adds the flags of one gRPC server. The prefix tells the servers of one process
 // apart; it is empty where there is only one.
 func registerServer(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, admin *telemetry.AdminConfig, listen, adminListen string) {
+	defer cli.Section(flags, cli.SectionAddresses)()
 	flags.StringVar(&c.Listen, prefix+"listen", listen, "`address` gRPC is served on"+of(prefix))
 	flags.StringVar(&admin.Listen, prefix+"admin-listen", adminListen, "`address` of /metrics, /healthz and /readyz"+of(prefix)+"; off for none")
+}
+
+// registerAdminListen adds the address of the admin port of a process that serves no gRPC.
+func registerAdminListen(flags *pflag.FlagSet, address *string, listen string) {
+	defer cli.Section(flags, cli.SectionAddresses)()
+	flags.StringVar(address, "admin-listen", listen, "`address` of /metrics, /healthz and /readyz; off for none")
+}
+
+// registerInsecureAdmin adds a flag that the services beside it have too.
+func registerInsecureAdmin(flags *pflag.FlagSet, insecure *bool) {
+	defer cli.Section(flags, cli.SectionSecurity)()
+	flags.BoolVar(insecure, "insecure", false, "the same as --admin-insecure")
+}
+
+// registerClusterName adds the name of the cluster that a process works for.
+func registerClusterName(flags *pflag.FlagSet, name *string) {
+	defer cli.Section(flags, cli.SectionCluster)()
+	flags.StringVar(name, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
+}
+
+// registerIndexURL adds the address of the index service that a process reads.
+func registerIndexURL(flags *pflag.FlagSet, address *string) {
+	defer cli.Section(flags, cli.SectionCalls)()
+	flags.StringVar(address, "index-url", cli.DefaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 }
 
 func of(prefix string) string {
@@ -47,6 +74,7 @@ type security struct {
 }
 
 func (s *security) register(flags *pflag.FlagSet) {
+	defer cli.Section(flags, cli.SectionSecurity)()
 	flags.StringVar(&s.tls.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
 	flags.StringVar(&s.tls.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
 	flags.StringVar(&s.tls.CAFile, "serve-tls-client-ca", "", "PEM `file` of the authorities whose client certificates are required")
@@ -65,6 +93,7 @@ the rights of the ClusterRole system:auth-delegator, and to watch roles and thei
 
 // registerAdmin adds the flags of admin ports, but for their addresses.
 func registerAdmin(flags *pflag.FlagSet, c *telemetry.AdminConfig) {
+	defer cli.Section(flags, cli.SectionSecurity)()
 	flags.StringVar(&c.TLS.CertFile, "admin-tls-cert", "", "PEM `file` of the admin ports' certificate, read again when it changes")
 	flags.StringVar(&c.TLS.KeyFile, "admin-tls-key", "", "PEM `file` of its key")
 	flags.StringVar(&c.TLS.CAFile, "admin-tls-client-ca", "", "PEM `file` of the authorities whose client certificates let in; /healthz and the status of /readyz take none")

@@ -84,17 +84,22 @@ own would create every pod twice.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, &u) },
 	}
 	flags := cmd.Flags()
+	end := cli.Section(flags, cli.SectionRun)
 	flags.StringVar(&u.dataDir, "data-dir", "", "`folder` for the log, the queues and the dev cluster (default: deltaplane under the user's state folder)")
 	flags.BoolVar(&u.noDemo, "no-demo", false, "do not create the demo Jobs in the dev cluster")
 	flags.StringSliceVar(&u.skip, "skip", nil, "`services` to leave out, to be run by \"serve\" instead: "+strings.Join(skippable, ", "))
+	end()
+	end = cli.Section(flags, cli.SectionAddresses)
 	flags.StringVar(&u.natsListen, "nats-listen", "127.0.0.1:7444", "`address` of the embedded NATS server for other processes; off for none")
 	flags.StringVar(&u.devcluster.Listen, "api-listen", "127.0.0.1:7448", "`address` of the dev cluster's API")
+	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz and /readyz")
+	flags.StringVar(&u.nodes.admin.Listen, "nodes-admin-listen", "127.0.0.1:7455", "`address` of the nodes' /metrics, /healthz and /readyz; off for none")
+	end()
 	registerServer(flags, "index-", &u.indexer.RPC, &u.indexer.Admin, cli.DefaultIndexAddr, "127.0.0.1:7451")
 	registerMemory(flags, &u.indexer)
 	registerIndexer(flags, &u.indexer)
 	registerServer(flags, "queue-", &u.queue.config.RPC, &u.queue.config.Admin, cli.DefaultQueueAddr, "127.0.0.1:7452")
 	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, cli.DefaultReflectorAddr, "127.0.0.1:7453")
-	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz and /readyz")
 	u.log.register(flags, "")
 	u.encryption.register(flags)
 	u.kube.Register(flags)
@@ -102,7 +107,7 @@ own would create every pod twice.`,
 	// not take it for a cluster that is there already.
 	url := flags.Lookup("api-url")
 	url.Usage = "`URL` of an API server that needs no credentials, in place of the dev cluster; not read from the environment"
-	url.Annotations = map[string][]string{cli.NoEnvironment: {}}
+	url.Annotations[cli.NoEnvironment] = []string{}
 	u.reflecting.config.KeepManagedFields = true // what the gateway answers must be whole
 	u.reflecting.register(flags)
 	u.gateway.register(flags, "gateway-")
@@ -111,12 +116,16 @@ own would create every pod twice.`,
 	flags.Lookup("controllers").Usage = "`names` of the controllers to run (default: all on the dev cluster, none elsewhere); there are: " + strings.Join(controllers.Names(), ", ")
 	flags.Lookup("controllers").DefValue = "[]"
 	registerTolerations(flags, &u.tolerations)
+	end = cli.Section(flags, cli.SectionNodes)
 	flags.IntVar(&u.nodes.simulated, "nodes", 3, "simulated `nodes` of the dev cluster; 0 for none")
 	flags.DurationVar(&u.nodes.config.Heartbeat, "heartbeat-every", devHeartbeat, "how often these nodes renew their leases")
-	flags.StringVar(&u.nodes.admin.Listen, "nodes-admin-listen", "127.0.0.1:7455", "`address` of the nodes' /metrics, /healthz and /readyz; off for none")
+	end()
 	u.nodes.register(flags)
 	registerTelemetry(flags, &u.telemetry, "warn")
 	u.security.register(flags)
+	cli.ShortHelp(cmd,
+		"data-dir", "skip", "no-demo", "kubeconfig", "context", "api-url", "cluster", "resources", "nats-url", "redis-url", "index-memory-budget",
+		"controllers", "nodes", "api-listen", "index-listen", "queue-listen", "reflector-listen", "gateway-listen", "insecure", "log-level")
 	return cmd
 }
 
