@@ -28,6 +28,9 @@ type Config struct {
 	// TombstoneTTL is how long the log keeps deletions, as the reflector has it. A trigger that was
 	// away for longer adds every key. Default 1 h, at least 1 s.
 	TombstoneTTL time.Duration
+	// Retry makes Connect return although the server was not reached, or refused; the connection goes
+	// on trying, and [Conn.Away] says what it waits for.
+	Retry bool
 	// Log receives events of the connection. Default: nowhere.
 	Log *slog.Logger
 }
@@ -36,11 +39,12 @@ type Config struct {
 // is open.
 type Conn struct{ stream *stream.Conn }
 
-// Connect connects to a server, which must answer before ctx ends.
+// Connect connects to a server, which must answer before ctx ends, unless the configuration says
+// Retry.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	conn, err := stream.Connect(ctx, stream.Config{
 		URL: cfg.URL, Credentials: cfg.Credentials, Options: cfg.Options, Name: cfg.Name,
-		Replicas: cfg.Replicas, TombstoneTTL: cfg.TombstoneTTL, Log: cfg.Log,
+		Replicas: cfg.Replicas, TombstoneTTL: cfg.TombstoneTTL, Retry: cfg.Retry, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("deltalog: %w", err)
@@ -53,6 +57,10 @@ func (c *Conn) Close() { c.stream.Close() }
 
 // Healthy reports whether the server answers.
 func (c *Conn) Healthy() bool { return c.stream.Healthy() }
+
+// Away is nil while the server answers, and else names it and what the last attempt to reach it met
+// with.
+func (c *Conn) Away() error { return c.stream.Away() }
 
 // Log is the log of a trigger's collections. Triggers of one name share what is to be read, as the
 // replicas of one controller do, and one that starts goes on where the last one ended.

@@ -250,7 +250,6 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		{[]string{"get", "pods", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, cli.ExitUnavailable, ""},
 		{[]string{"up", "--skip", "everything"}, cli.ExitUsage, "--skip"},
 		{[]string{"serve", "indexer", "--listen", "0.0.0.0:0"}, cli.ExitUsage, "insecure"},
-		{[]string{"serve", "indexer", "--nats-url", "nats://127.0.0.1:1", "--nats-wait", "0s", "--listen", "127.0.0.1:0", "--admin-listen", "off"}, cli.ExitUnavailable, "NATS"},
 		{[]string{"serve", "reflector", "--kubeconfig", "/does/not/exist"}, cli.ExitUsage, "/does/not/exist"},
 	} {
 		t.Run(fmt.Sprint(strings.Join(x.args[:min(3, len(x.args))], " "), " exits with ", x.code), func(t *testing.T) {

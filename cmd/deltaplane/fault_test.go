@@ -65,7 +65,7 @@ contexts: [{name: one, context: {cluster: c}}]
 		"a ratio beyond 1":          {up("--trace-ratio", "7"), cli.ExitUsage, []string{"trace ratio 7"}},
 		"nodes below zero":          {up("--nodes", "-1"), cli.ExitUsage, []string{"--nodes -1 is below zero"}},
 		"unknown controller":        {up("--controllers", "foo"), cli.ExitUsage, []string{`"foo"`, "there are job"}},
-		"NATS does not answer":      {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), cli.ExitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
+		"NATS files not there":      {up("--nats-url", "nats://127.0.0.1:1", "--nats-username", "u", "--nats-password-file", "/nonexistent/pw", "--nats-tls-ca", "/nonexistent/ca"), cli.ExitUsage, []string{"/nonexistent/pw", "/nonexistent/ca"}},
 		"no NATS URL":               {up("--nats-url", "nats://u:hush@a b"), cli.ExitUsage, []string{"--nats-url"}},
 		"no Redis URL":              {up("--redis-url", "foo"), cli.ExitUsage, []string{"--redis-url"}},
 		"password in no URL":        {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, cli.ExitUsage, []string{"--redis-url"}},

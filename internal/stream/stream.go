@@ -20,8 +20,9 @@ type Conn struct {
 }
 
 // Connect opens a connection. It fails when the server cannot be reached before ctx ends or within
-// the first attempt, or refuses; afterwards the connection heals itself. A server without JetStream
-// is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
+// the first attempt, or refuses, unless the configuration says Retry; afterwards the connection
+// heals itself, also from a refusal. A server without JetStream is not refused: what needs it fails
+// with [ErrNoJetStream] and goes on trying.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	c, err := link.Dial(ctx, cfg)
 	if err != nil {
@@ -41,6 +42,13 @@ func (c *Conn) Reconnected() <-chan struct{} { return c.link.Reconnected() }
 
 // Healthy reports whether the connection is up at this moment.
 func (c *Conn) Healthy() bool { return c.link.Healthy() }
+
+// Away is nil while the connection is up, and else names the servers and what the last attempt to
+// reach one met with.
+func (c *Conn) Away() error { return c.link.Away() }
+
+// FollowHealth calls f with whether the connection is up: now, and at each change until ctx ends.
+func (c *Conn) FollowHealth(ctx context.Context, f func(up bool)) { c.link.FollowHealth(ctx, f) }
 
 // TombstoneTTL is how long deletions stay in the log.
 func (c *Conn) TombstoneTTL() time.Duration { return c.link.TombstoneTTL() }

@@ -88,12 +88,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, deps.Telemetry.Registry, s.log); err != nil {
 		return nil, err
 	}
-	s.admin.Ready("log", func(context.Context) error {
-		if !deps.Log.Healthy() {
-			return errors.New("not connected to NATS")
-		}
-		return nil
-	})
+	s.admin.Ready("log", func(context.Context) error { return deps.Log.Away() })
 	s.admin.Ready("index", s.checkIndex)
 	if cfg.Admission != nil {
 		if s.webhook, err = admission.New(*cfg.Admission, deps.Telemetry.Registry, s.log); err != nil {

@@ -78,7 +78,7 @@ func TestAReplicaWithoutTheLogServesAndHealthSaysSo(t *testing.T) {
 // awayLog is a log that was never reached.
 type awayLog struct{ deltaLog }
 
-func (awayLog) Healthy() bool { return false }
+func (awayLog) Away() error { return errors.New("not reached") }
 func (awayLog) Collections(context.Context) ([]delta.Collection, error) {
 	return nil, errors.New("not reached")
 }

@@ -95,12 +95,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	s.admin.OnRefusal(s.authority.RefusedPage)
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
-	s.admin.Ready("log", func(context.Context) error {
-		if !s.log.Healthy() {
-			return errors.New("not connected")
-		}
-		return nil
-	})
+	s.admin.Ready("log", func(context.Context) error { return s.log.Away() })
 	s.admin.Ready("encryption keys", telemetry.Degrades(func(context.Context) error { return log.CheckKeys() }))
 	s.admin.Ready("source", s.checkSource)
 	return s, nil
@@ -117,7 +112,9 @@ func (s *Service) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.mirror = mirror
 	s.mu.Unlock()
-	s.rpc.SetServing(reflectorv1.ReflectorService_ServiceDesc.ServiceName, true)
+	s.loops.Go(func() {
+		s.log.FollowHealth(mirror, func(up bool) { s.rpc.SetServing(reflectorv1.ReflectorService_ServiceDesc.ServiceName, up) })
+	})
 	err := s.rpc.Run(ctx, s.admin.Run, func(context.Context) error {
 		for _, spec := range s.cfg.Resources {
 			s.begin(spec, reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED, nil)

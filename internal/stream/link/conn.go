@@ -45,6 +45,9 @@ type Config struct {
 	WriteTimeout time.Duration
 	// Encryption of payloads; the zero value encrypts none, and cannot read those that are encrypted.
 	Encryption seal.Policy
+	// Retry makes Dial return although no server was reached, or took what this side authenticates
+	// with. The connection goes on trying, and [Conn.Away] says what it waits for.
+	Retry bool
 	// Memory keeps logs in memory instead of in files; for tests.
 	Memory bool
 	// Log receives connection events; default discards.
@@ -95,11 +98,13 @@ type Conn struct {
 	Events *Signal // fires on every reconnect
 	window *window
 	dialer *stallDialer
+	tries  tries
 }
 
 // Dial opens a connection. It fails when the server cannot be reached before ctx ends or within
-// the first attempt, or refuses; afterwards the connection heals itself. A server without JetStream
-// is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
+// the first attempt, or refuses, unless the configuration says Retry; afterwards the connection
+// heals itself, also from a refusal. A server without JetStream is not refused: what needs it fails
+// with [ErrNoJetStream] and goes on trying.
 func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.validate(); err != nil {
@@ -110,13 +115,27 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		nats.Name(cfg.Name),
 		nats.CustomInboxPrefix(Inboxes(cfg.Name)),
 		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(cfg.Retry),
+		nats.IgnoreAuthErrorAbort(), // a password is changed on both sides one after the other
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1), // a publish while away must fail at once; the writer decides what to send again
 		nats.SetCustomDialer(c.dialer),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
+		nats.ConnectHandler(func(nc *nats.Conn) { // of the first connection
+			if c.tries.reached() {
+				cfg.Log.Info("connected to the log", slog.String("server", nc.ConnectedServerName()))
+				c.Events.Fire()
+			}
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if c.tries.failed(err) && cfg.Retry {
+				cfg.Log.Warn("cannot reach NATS yet", slog.String("server", hosts(cfg.URL)), slog.String("error", err.Error()))
+			}
+		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
+			c.tries.reached()
 			cfg.Log.Info("reconnected to the log", slog.String("server", nc.ConnectedServerName()))
 			c.window.forget(time.Now())
 			c.Events.Fire()
@@ -126,7 +145,10 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 				cfg.Log.Warn("lost the connection to the log", slog.String("error", err.Error()))
 			}
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			if refusal(err) && !nc.IsConnected() && !c.tries.failed(err) {
+				return // each attempt meets with it; remind says so
+			}
 			cfg.Log.Warn("log connection error", slog.String("error", err.Error()))
 		}),
 	}, cfg.Options...)
@@ -142,7 +164,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	c.NATS = nc
 	c.JetStream, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4*MaxInFlight), jetstream.WithPublishAsyncTimeout(5*time.Second))
-	if err == nil {
+	if err == nil && nc.IsConnected() {
 		_, err = c.JetStream.AccountInfo(ctx)
 	}
 	if err = Named(err); errors.Is(err, ErrNoJetStream) {
@@ -153,6 +175,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("check jetstream: %w", err)
 	}
+	go c.remind(nc.StatusChanged(nats.CLOSED))
 	return c, nil
 }
 

@@ -70,10 +70,14 @@ func (t Tail) Ahead() time.Duration {
 	return min(t.Now.Sub(t.Asked), 0)
 }
 
-// MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the
-// server's.
+// MaxPayload is the largest payload in bytes that fits into a record, by our configuration and,
+// once it was reached, the server's.
 func (c *Conn) MaxPayload() int {
-	return min(c.Config.MaxPayload, int(c.NATS.MaxPayload())) - HeaderRoom - seal.Overhead
+	most := c.Config.MaxPayload
+	if servers := int(c.NATS.MaxPayload()); servers > 0 { // 0 before it was reached
+		most = min(most, servers)
+	}
+	return most - HeaderRoom - seal.Overhead
 }
 
 // Tail reads the state of col's log from the stream's leader; [ErrNoLog] when there is none.

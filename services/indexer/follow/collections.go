@@ -26,7 +26,7 @@ type Log interface {
 	Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error
 	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
 	TombstoneTTL() time.Duration
-	Healthy() bool
+	Away() error // nil while it is reached
 	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
 }
 

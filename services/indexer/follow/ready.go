@@ -11,8 +11,8 @@ import (
 
 // CheckLog tells that the log is away.
 func (s *Collections) CheckLog(context.Context) error {
-	if !s.log.Healthy() {
-		return errors.New("not connected to the log: what is served grows stale")
+	if err := s.log.Away(); err != nil {
+		return fmt.Errorf("what is served grows stale: %w", err)
 	}
 	return nil
 }
@@ -46,6 +46,9 @@ func (s *Collections) unsaved() (n int, name string, err error) {
 func (s *Collections) CheckReplayed(context.Context) error {
 	if s.ready.Load() {
 		return nil
+	}
+	if err := s.log.Away(); err != nil && !s.discovered.Load() {
+		return fmt.Errorf("waiting for the log: %w", err)
 	}
 	if !s.discovered.Load() {
 		return errors.New("logs not listed yet")

@@ -4,6 +4,7 @@ package indexertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -51,7 +52,7 @@ func (DeadLog) Tail(context.Context, delta.Collection) (stream.Tail, error) {
 func (l DeadLog) TombstoneTTL() time.Duration { return l.TTL }
 
 // Healthy is false.
-func (DeadLog) Healthy() bool { return false }
+func (DeadLog) Away() error { return errors.New("a dead log") }
 
 // Bucket fails.
 func (DeadLog) Bucket(context.Context, string, time.Duration) (*stream.Bucket, error) {

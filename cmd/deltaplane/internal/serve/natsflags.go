@@ -18,20 +18,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/internal/seal"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
-
-// connectRetry is the pause between attempts to reach a server at the start.
-const connectRetry = 500 * time.Millisecond
-
-// warnEvery is the number of such attempts from one warning to the next.
-const warnEvery = 10
 
 // natsFlags say where the log is.
 type natsFlags struct {
 	config   stream.Config
 	security stream.Security
-	wait     time.Duration
 }
 
 const defaultNATSURL = "nats://127.0.0.1:4222"
@@ -46,7 +38,6 @@ func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
 	flags.StringVar(&n.security.TLS.CAFile, "nats-tls-ca", "", "PEM `file` of the authorities that sign the certificate of NATS; it implies TLS (default: the system's)")
 	flags.StringVar(&n.security.TLS.CertFile, "nats-tls-cert", "", "PEM `file` of the certificate shown to NATS")
 	flags.StringVar(&n.security.TLS.KeyFile, "nats-tls-key", "", "PEM `file` of its key")
-	flags.DurationVar(&n.wait, "nats-wait", 15*time.Second, "how long to try to reach NATS at the start")
 	flags.IntVar(&n.config.Replicas, "nats-replicas", 1, "replicas of each log, made by the reflector")
 	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
 }
@@ -116,21 +107,10 @@ func readSecret(flag, path string) (string, error) {
 	return secret, nil
 }
 
-// await returns when the log can be reached, and warns while it cannot.
-func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error {
-	return func(tel *telemetry.Telemetry) error {
-		conn, err := n.connect(ctx, "up", tel.Log)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	}
-}
-
 // encrypt has the log's payloads encrypted by a policy.
 func (n *natsFlags) encrypt(p seal.Policy) { n.config.Encryption = p }
 
-// connect opens the log for one service.
+// connect opens the log for one service, which may be away: services start in any order.
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
 	options, err := n.options()
 	if err != nil {
@@ -138,7 +118,12 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 	}
 	c := n.config
 	c.Name, c.Log, c.Build, c.Options = "deltaplane-"+service, log, cli.BuildVersion(), options
-	return reach(ctx, n.wait, log, func() (*stream.Conn, error) { return stream.Connect(ctx, c) })
+	c.Retry = true
+	conn, err := stream.Connect(ctx, c)
+	if err != nil {
+		return nil, &cli.UsageError{Err: fmt.Errorf("--nats-url: %w", err)}
+	}
+	return conn, nil
 }
 
 // connectReader opens the log as a controller of anybody's does.
@@ -149,33 +134,11 @@ func (n *natsFlags) connectReader(ctx context.Context, service string, log *slog
 	}
 	c := deltalog.Config{
 		URL: n.config.URL, Credentials: n.config.Credentials, Options: options, Name: "deltaplane-" + service,
-		Replicas: n.config.Replicas, TombstoneTTL: n.config.TombstoneTTL, Log: log,
+		Replicas: n.config.Replicas, TombstoneTTL: n.config.TombstoneTTL, Retry: true, Log: log,
 	}
-	return reach(ctx, n.wait, log, func() (*deltalog.Conn, error) { return deltalog.Connect(ctx, c) })
-}
-
-// reach tries for a while to reach NATS.
-func reach[C any](ctx context.Context, wait time.Duration, log *slog.Logger, connect func() (C, error)) (none C, err error) {
-	deadline := time.Now().Add(wait)
-	for attempt := 0; ; attempt++ {
-		conn, err := connect()
-		if err == nil {
-			return conn, nil
-		}
-		if ctx.Err() != nil {
-			return none, ctx.Err()
-		}
-		if time.Now().After(deadline) {
-			return none, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
-		}
-		// Services may start in any order, also before the server they need.
-		if attempt%warnEvery == 0 {
-			log.Warn("cannot reach NATS yet", telemetry.Err(err))
-		}
-		select {
-		case <-ctx.Done():
-			return none, ctx.Err()
-		case <-time.After(connectRetry):
-		}
+	conn, err := deltalog.Connect(ctx, c)
+	if err != nil {
+		return nil, &cli.UsageError{Err: fmt.Errorf("--nats-url: %w", err)}
 	}
+	return conn, nil
 }

@@ -29,7 +29,8 @@ func NewServe() *cobra.Command {
 		Use:   "serve SERVICE",
 		Short: "Run one service",
 		Long: `Run one service in the foreground until it is interrupted. Services find each other by
-address and may start in any order once NATS (and Redis) can be reached.`,
+address and may start in any order, also before NATS and Redis: what one waits for is said
+by /readyz of its admin port and by its log, and its health is NOT_SERVING meanwhile.`,
 	}
 	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeGateway(), newServeControllers(), newServeNode(), newServeDevcluster())
 	cli.Group(cmd)

@@ -246,12 +246,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	parts := newStack()
 	defer func() { err = errors.Join(err, parts.close()) }()
 
-	if u.log.config.URL != "" {
-		// Asked once for all parts, so that there is one error when it does not answer.
-		if err := withTelemetry(ctx, u.telemetry, "up", u.log.await(ctx)); err != nil {
-			return err
-		}
-	} else {
+	if u.log.config.URL == "" {
 		server, err := u.startNATS()
 		if err != nil {
 			return err
