@@ -83,6 +83,7 @@ func (m *metrics) observe(w *client.WorkerConfig, name string, concurrency int) 
 		m.reconciles.WithLabelValues(name, result)
 	}
 	m.errs.WithLabelValues(name)
+	m.panics.WithLabelValues(name)
 	m.lost.WithLabelValues(name)
 	w.OnStarted = func(item client.Item) {
 		m.active.WithLabelValues(name).Inc()

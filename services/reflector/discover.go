@@ -97,6 +97,9 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 		return fmt.Errorf("%w: %s is mirrored already under another name; a resource has one scope", errSecondScope, col)
 	}
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, col.String()))
+	if old := r.state.get().name; old != col.String() {
+		r.metrics.forget(old)
+	}
 	r.state.set(func(v *view) { v.name = col.String() })
 	r.well(ctx)
 	r.ask(asked)

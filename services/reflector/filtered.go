@@ -153,7 +153,7 @@ func (a *deletionResolver) advance(st *delta.Stage) {
 }
 
 func (a *deletionResolver) count(by answered) {
-	a.r.metrics.departures.WithLabelValues(a.r.col.String(), string(by)).Inc()
+	a.r.metrics.departures.WithLabelValues(a.r.label(), string(by)).Inc()
 }
 
 func (a *deletionResolver) find(key delta.Key) int {

@@ -36,8 +36,7 @@ func (s *source) version() (rv, match string, limit int) {
 // what is gone and is followed by the synced record.
 func (s *source) list(ctx context.Context) error {
 	began := time.Now()
-	name := s.r.col.String()
-	s.r.metrics.lists.WithLabelValues(name).Inc()
+	s.r.metrics.lists.WithLabelValues(s.r.label()).Inc()
 	s.r.state.listing(false, began)
 	defer s.r.state.listed()
 	rv, match, limit := s.version()
@@ -69,6 +68,7 @@ func (s *source) list(ctx context.Context) error {
 	if err := s.finish(ctx, listRV); err != nil {
 		return err
 	}
+	name := s.r.label()
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 	s.r.metrics.itemsPerList.WithLabelValues(name).Observe(float64(items))
 	s.complete(ctx, listRV, items-s.left, time.Since(began))
@@ -152,7 +152,7 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 // known, a record without a payload tells readers that what they hold for the key is out of date;
 // without a version, it carries the one they hold.
 func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record, bool) {
-	s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Inc()
+	s.r.metrics.quarantined.WithLabelValues(s.r.label()).Inc()
 	s.r.state.poison(o.Key, why, now)
 	s.r.slog.Warn("object quarantined", slog.String(telemetry.KeyKey, string(o.Key)), telemetry.Err(why))
 	if o.Key == "" || o.RV == "" {
@@ -220,7 +220,7 @@ func (s *source) missing(listRV delta.RV, now time.Time) (records []delta.Record
 		s.r.state.poison(key, why, now)
 	}
 	if len(keys) > 0 {
-		s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Add(float64(len(records)))
+		s.r.metrics.quarantined.WithLabelValues(s.r.label()).Add(float64(len(records)))
 		s.r.slog.Warn("objects that a list does not name are unresolved", slog.Int(telemetry.KeyCount, len(keys)), telemetry.Err(why))
 	}
 	return records, len(keys) > 0

@@ -6,12 +6,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
 // metrics counts what the reflections do. The reflector_* names are Kubernetes'; label "name" is
 // the collection. What ListReflections knows is read from there by gauges.
 type metrics struct {
+	names                          *series.Names
 	lists, watches, shortWatches   *prometheus.CounterVec
 	listSeconds, watchSeconds      *prometheus.SummaryVec
 	itemsPerList, itemsPerWatch    *prometheus.SummaryVec
@@ -28,6 +30,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: name, Help: help}, []string{"name"})
 	}
 	m := &metrics{
+		names:         series.NewNames(series.MaxCollections),
 		lists:         counter("reflector_lists_total", "API lists done, by collection."),
 		listSeconds:   summary("reflector_list_duration_seconds", "How long a complete list takes, by collection."),
 		itemsPerList:  summary("reflector_items_per_list", "How many items a list returns, by collection."),
@@ -60,8 +63,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// forget drops the series of a collection that is not mirrored any more.
+// forget drops the series of a collection that is not mirrored any more, unless they are those
+// of the rest.
 func (m *metrics) forget(name string) {
+	if name == series.Rest {
+		return
+	}
+	m.names.Forget(name)
 	of := prometheus.Labels{"name": name}
 	for _, c := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
@@ -103,42 +111,45 @@ func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	var all series.Fold
 	seen := map[string]bool{}
 	for _, r := range g.s.all() {
 		v := r.state.get()
 		if seen[v.name] {
-			continue // asked for twice, which one of them says; two of a series would fail everybody's
+			continue // asked for twice, which one of them says
 		}
 		seen[v.name] = true
-		gauge := func(d *prometheus.Desc, value float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, v.name)
+		name := g.s.metrics.names.Of(v.name)
+		gauge := func(d *prometheus.Desc, how series.How, value float64) {
+			all.Add(d, prometheus.GaugeValue, how, value, name)
 		}
-		gauge(objectsDesc, float64(v.objects))
-		gauge(pendingDesc, float64(v.pending))
-		gauge(lagDesc, v.behind(time.Now()).Seconds())
-		ch <- prometheus.MustNewConstMetric(coalescedDesc, prometheus.CounterValue, float64(v.coalesced), v.name)
-		ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(v.dropped), v.name)
-		gauge(poisonedDesc, float64(v.poisoned))
+		gauge(objectsDesc, series.Sum, float64(v.objects))
+		gauge(pendingDesc, series.Sum, float64(v.pending))
+		gauge(lagDesc, series.Max, v.behind(time.Now()).Seconds())
+		all.Add(coalescedDesc, prometheus.CounterValue, series.Sum, float64(v.coalesced), name)
+		all.Add(droppedDesc, prometheus.CounterValue, series.Sum, float64(v.dropped), name)
+		gauge(poisonedDesc, series.Sum, float64(v.poisoned))
 		if !v.list.began.IsZero() {
-			gauge(listDesc, float64(v.list.objects))
+			gauge(listDesc, series.Sum, float64(v.list.objects))
 			if v.list.total > 0 {
-				gauge(remainingDesc, float64(max(v.list.total-v.list.objects, 0)))
+				gauge(remainingDesc, series.Sum, float64(max(v.list.total-v.list.objects, 0)))
 			}
 		}
-		gauge(epochDesc, float64(v.revision.Epoch))
-		gauge(termDesc, float64(v.term))
-		gauge(leaderDesc, flag(v.term != 0))
-		gauge(watchingDesc, flag(v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING))
+		gauge(epochDesc, series.Own, float64(v.revision.Epoch))
+		gauge(termDesc, series.Own, float64(v.term))
+		gauge(leaderDesc, series.Min, flag(v.term != 0))
+		gauge(watchingDesc, series.Min, flag(v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING))
 		if v.reason != "" {
-			ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, 1, v.name, v.reason)
+			all.Add(failingDesc, prometheus.GaugeValue, series.Max, 1, name, v.reason)
 		}
 		digits := v.revision.RV[max(0, len(v.revision.RV)-15):]
 		rv, _ := strconv.ParseFloat(digits, 64) // empty before the first list: 0
-		gauge(lastRVDesc, rv)
+		gauge(lastRVDesc, series.Own, rv)
 		if !v.sourceAt.IsZero() {
-			gauge(silenceDesc, time.Since(v.sourceAt).Seconds())
+			gauge(silenceDesc, series.Max, time.Since(v.sourceAt).Seconds())
 		}
 	}
+	all.Send(ch)
 }
 
 func flag(b bool) float64 {

@@ -236,7 +236,7 @@ func (p *publisher) told(synced int) (complete, due bool) {
 // on their way: the writer sends them until they are acknowledged.
 func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 	p.lease.Report(p.w.Epoch(), p.w.Acked())
-	name := p.r.col.String()
+	name := p.r.label()
 	kinds := map[delta.Kind]int{}
 	for i := range records {
 		kinds[records[i].Kind]++

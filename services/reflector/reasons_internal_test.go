@@ -112,7 +112,11 @@ func TestProgressOfAList(t *testing.T) {
 	r := &reflection{}
 	s := &r.state
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(gauges{&Service{reflections: []*reflection{r}}})
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg.MustRegister(gauges{&Service{metrics: m, reflections: []*reflection{r}}})
 	gauged := func() map[string]float64 {
 		families, err := reg.Gather()
 		if err != nil {

@@ -61,6 +61,9 @@ func (r *reflection) scope() delta.Scope {
 	return delta.ClusterScoped
 }
 
+// label is what metrics call the collection.
+func (r *reflection) label() string { return r.metrics.names.Of(r.col.String()) }
+
 // describe adds to a control record what the source says of the collection as a whole.
 func (r *reflection) describe(rec delta.Record) delta.Record {
 	rec.Scope, rec.Names, rec.Dropped, rec.All = r.scope(), r.names, r.want.dropped(), r.want.all()
@@ -71,7 +74,7 @@ func (r *reflection) describe(rec delta.Record) delta.Record {
 // than before, not for every attempt.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
 	name := r.state.get().name
-	r.metrics.failed.WithLabelValues(name, stage).Inc()
+	r.metrics.failed.WithLabelValues(r.metrics.names.Of(name), stage).Inc()
 	reason := reasonOf(stage, err)
 	attempts, before := r.state.fail(reason, err, time.Now(), wait)
 	say := func(level slog.Level, attempts int) {

@@ -163,7 +163,13 @@ func (s *Service) reflect(w *desired, want Resource, origin reflectorv1.Reflecti
 func (s *Service) drop(gone func(*reflection) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reflections = slices.DeleteFunc(s.reflections, gone)
+	s.reflections = slices.DeleteFunc(s.reflections, func(r *reflection) bool {
+		if !gone(r) {
+			return false
+		}
+		s.metrics.forget(r.state.get().name)
+		return true
+	})
 	s.touch()
 }
 

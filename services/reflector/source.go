@@ -166,7 +166,7 @@ func (s *source) open(ctx context.Context, opts kube.WatchOptions) (*kube.Watch,
 	opts.Timeout = s.r.cfg.MinWatchTimeout + rand.N(s.r.cfg.MinWatchTimeout)
 	w, err := s.r.kube.Watch(ctx, s.r.resource, opts)
 	if err == nil {
-		s.r.metrics.watches.WithLabelValues(s.r.col.String()).Inc()
+		s.r.metrics.watches.WithLabelValues(s.r.label()).Inc()
 		s.r.state.set(func(v *view) { v.watches++ })
 	}
 	return w, err
@@ -174,7 +174,6 @@ func (s *source) open(ctx context.Context, opts kube.WatchOptions) (*kube.Watch,
 
 // follow takes the events of an open watch in, after so many of its initial state, until it ends.
 func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
-	name := s.r.col.String()
 	end := "LEFT"
 	s.r.state.set(func(v *view) { v.sourceAt, v.sourceRV = time.Now(), s.w })
 	s.p.watching(true)
@@ -182,6 +181,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 	began := time.Now()
 	s.retry.succeed(began)
 	defer func() {
+		name := s.r.label()
 		s.r.metrics.watchSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 		s.r.metrics.itemsPerWatch.WithLabelValues(name).Observe(float64(events))
 		s.r.metrics.watchEnds.WithLabelValues(name, end).Inc()
@@ -204,7 +204,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 			events++
 			s.poisoned(err, now)
 		case errors.Is(err, io.EOF) && short:
-			s.r.metrics.shortWatches.WithLabelValues(name).Inc()
+			s.r.metrics.shortWatches.WithLabelValues(s.r.label()).Inc()
 			s.r.state.set(func(v *view) { v.shortWatches++ })
 			end = reasonOf(stageWatch, errVeryShort)
 			return errVeryShort
@@ -276,7 +276,7 @@ func (s *source) pass(ev kube.Event, now time.Time) {
 // leave counts what is left out because of its namespace.
 func (s *source) leave(n int) {
 	if n > 0 {
-		s.r.metrics.leftOut.WithLabelValues(s.r.col.String()).Add(float64(n))
+		s.r.metrics.leftOut.WithLabelValues(s.r.label()).Add(float64(n))
 	}
 }
 

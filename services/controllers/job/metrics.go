@@ -6,10 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 )
 
 // metrics carry the names of the upstream Job controller.
 type metrics struct {
+	managers                                 *series.Names
 	syncs, ended, pods, externals            *prometheus.CounterVec
 	podsEnded, indexes, judgements, tracking *prometheus.CounterVec
 	duration                                 *prometheus.HistogramVec
@@ -21,6 +24,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: name, Help: help}, labels)
 	}
 	m := &metrics{
+		managers: series.NewNames(series.MaxManagers),
 		syncs: counter("job_syncs_total",
 			"Syncs of Jobs. result: success, error, lost; action: reconciling, tracking, pods_created, pods_deleted, sweep.", mode, "result", "action"),
 		ended: counter("jobs_finished_total", "Finished Jobs. result: succeeded, failed; reason: of the condition.", mode, "result", "reason"),

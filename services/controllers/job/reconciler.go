@@ -166,7 +166,7 @@ func (s *run) external(ctx context.Context, j *batchv1.Job) error {
 		return err
 	}
 	if first {
-		s.metrics.externals.WithLabelValues(*j.Spec.ManagedBy).Inc()
+		s.metrics.externals.WithLabelValues(s.metrics.managers.Of(*j.Spec.ManagedBy)).Inc()
 	}
 	if finished(j) {
 		return s.expire(ctx, j)

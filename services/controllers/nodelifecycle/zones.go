@@ -96,20 +96,11 @@ func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byt
 	old := z.view
 	z.view, z.known, z.at = view, true, time.Now()
 	z.mu.Unlock()
+	z.metrics.counted(view.Counts, old.Counts)
 	for zone, state := range view.States {
 		c := view.Counts[zone]
-		z.metrics.size.WithLabelValues(zone.String()).Set(float64(c.Size()))
-		z.metrics.unhealthy.WithLabelValues(zone.String()).Set(float64(c.NotReady))
-		z.metrics.health.WithLabelValues(zone.String()).Set(100 * float64(c.Ready) / float64(c.Size()))
 		if old.States[zone] != state {
 			z.log.InfoContext(ctx, "zone state", slog.String("zone", zone.String()), slog.String("state", string(state)), slog.Int("not_ready", c.NotReady), slog.Int("nodes", c.Size()))
-		}
-	}
-	for zone := range old.States {
-		if _, ok := view.States[zone]; !ok { // its last node went, or was relabelled
-			z.metrics.size.WithLabelValues(zone.String()).Set(0)
-			z.metrics.unhealthy.WithLabelValues(zone.String()).Set(0)
-			z.metrics.health.WithLabelValues(zone.String()).Set(100)
 		}
 	}
 	if old.Stopped != view.Stopped {
@@ -202,7 +193,7 @@ func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, er
 	if err != nil || next == nil {
 		return 0, err
 	}
-	r.metrics.evictions.WithLabelValues(t.Zone.String()).Inc()
+	r.metrics.evictions.WithLabelValues(r.metrics.zones.Of(t.Zone.String())).Inc()
 	r.log.InfoContext(ctx, "node tainted", slog.String("node", t.Name), slog.String("zone", t.Zone.String()), slog.String("taint", key))
 	return 0, nil
 }

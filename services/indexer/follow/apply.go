@@ -58,7 +58,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		c.staleTo = c.follower.Position().Sequence
 	}
 	for _, u := range b.Unreadable {
-		c.metrics.unreadable.WithLabelValues(c.Name).Inc()
+		c.metrics.unreadable.WithLabelValues(c.Label).Inc()
 		if u.Key != "" {
 			batch.Ops = append(batch.Ops, store.Op{Doubt: &store.Doubt{
 				Key: string(u.Key), Epoch: c.follower.Position().Epoch, Sequence: u.Sequence, Fault: u.Err.Error(),
@@ -82,7 +82,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	result := c.store.Apply(batch, now)
 	if result.Unproven {
 		c.follower, c.refuted, state = refuted, true, batch.Unproven
-		c.metrics.refuted.WithLabelValues(c.Name).Inc()
+		c.metrics.refuted.WithLabelValues(c.Label).Inc()
 	}
 	switch {
 	case !state.Frozen && c.Newer() == nil:
@@ -117,7 +117,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if n := len(b.Unreadable); n > 0 {
 		c.fail(fmt.Errorf("record %d cannot be read: %w", b.Unreadable[n-1].Sequence, b.Unreadable[n-1].Err))
 	}
-	c.metrics.applied(c.Name, result)
+	c.metrics.applied(c.Label, result)
 	if live {
 		c.observe(ctx, b.Records, now, visible)
 	}

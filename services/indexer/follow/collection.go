@@ -20,6 +20,7 @@ import (
 type Collection struct {
 	ID       delta.Collection
 	Name     string
+	Label    string          // by which metrics name it: Name, or series.Rest
 	Indexes  *define.Indexes // what is declared
 	ttl      time.Duration   // of tombstones
 	now      func() time.Time
@@ -77,7 +78,7 @@ type Observer interface {
 func (s *Collections) newCollection(id delta.Collection) *Collection {
 	ttl := s.log.TombstoneTTL()
 	c := &Collection{
-		ID: id, Name: id.String(), ttl: ttl, now: s.cfg.Now, metrics: s.metrics, tracer: s.tracer, slog: s.slog, evicted: make(chan struct{}),
+		ID: id, Name: id.String(), Label: s.metrics.names.Of(id.String()), ttl: ttl, now: s.cfg.Now, metrics: s.metrics, tracer: s.tracer, slog: s.slog, evicted: make(chan struct{}),
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: define.BuiltIn(id),
 		}),

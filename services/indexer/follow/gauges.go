@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 )
 
 // gauges read the state of every collection when asked.
@@ -43,68 +45,67 @@ func (gauges) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
+	var all series.Fold
 	for _, c := range g.s.names.Load().All {
 		snap := c.store.Snapshot()
-		failed, synced := 0, 0
+		failed := 0
 		for _, x := range snap.Indexers() {
 			failed += x.Failed
-			ch <- prometheus.MustNewConstMetric(gaugeUnindexed, prometheus.GaugeValue, float64(x.Failed), c.Name, x.Name)
-		}
-		if snap.State().Synced {
-			synced = 1
-		}
-		send := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.Name)
-		}
-		send(gaugeObjects, float64(snap.Len()))
-		send(gaugeBytes, float64(snap.Bytes()))
-		g.memory(ch, c)
-		send(gaugeFaults, float64(snap.Faults()))
-		send(gaugeSynced, float64(synced))
-		send(gaugeLag, float64(c.Lag(snap.State())))
-		if fresh := snap.State().Fresh; !fresh.IsZero() {
-			send(gaugeSilence, now.Sub(fresh).Seconds())
-		}
-		send(gaugeErrors, float64(failed))
-		lagging := 0.0
-		if c.Lagging() {
-			lagging = 1
-		}
-		send(gaugeLagging, lagging)
-		if g.s.files != nil {
-			failing := 0.0
-			if c.unsaved.Load() != nil {
-				failing = 1
+			index := x.Name
+			if g.s.metrics.indexes.Of(c.Label+"/"+x.Name) == series.Rest {
+				index = series.Rest
 			}
-			send(gaugeUnsaved, failing)
+			all.Add(gaugeUnindexed, prometheus.GaugeValue, series.Sum, float64(x.Failed), c.Label, index)
+		}
+		send := func(d *prometheus.Desc, how series.How, v float64) {
+			all.Add(d, prometheus.GaugeValue, how, v, c.Label)
+		}
+		send(gaugeObjects, series.Sum, float64(snap.Len()))
+		send(gaugeBytes, series.Sum, float64(snap.Bytes()))
+		memory(&all, c)
+		send(gaugeFaults, series.Sum, float64(snap.Faults()))
+		send(gaugeSynced, series.Min, flag(snap.State().Synced))
+		send(gaugeLag, series.Max, float64(c.Lag(snap.State())))
+		if fresh := snap.State().Fresh; !fresh.IsZero() {
+			send(gaugeSilence, series.Max, now.Sub(fresh).Seconds())
+		}
+		send(gaugeErrors, series.Sum, float64(failed))
+		send(gaugeLagging, series.Max, flag(c.Lagging()))
+		if g.s.files != nil {
+			send(gaugeUnsaved, series.Max, flag(c.unsaved.Load() != nil))
 		}
 		if saved := c.saved.Load(); saved != nil {
-			send(gaugeFileAge, now.Sub(saved.at).Seconds())
-			send(gaugeFileBytes, float64(saved.bytes))
+			send(gaugeFileAge, series.Max, now.Sub(saved.at).Seconds())
+			send(gaugeFileBytes, series.Sum, float64(saved.bytes))
 		}
 	}
+	all.Send(ch)
 	if budget := g.s.cfg.MemoryBudget; budget > 0 {
 		ch <- prometheus.MustNewConstMetric(gaugeBudget, prometheus.GaugeValue, float64(budget))
 	}
 }
 
-// memory sends what is known of the memory of a collection.
-func (g gauges) memory(ch chan<- prometheus.Metric, c *Collection) {
-	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.Name}, labels...)...)
+// memory adds what is known of the memory of a collection.
+func memory(all *series.Fold, c *Collection) {
+	send := func(d *prometheus.Desc, t prometheus.ValueType, how series.How, v float64, labels ...string) {
+		all.Add(d, t, how, v, append([]string{c.Label}, labels...)...)
 	}
-	st, refused := c.keeper.Stats(), 0.0
-	if c.refused.Load() != nil {
-		refused = 1
-	}
-	send(gaugeStored, prometheus.GaugeValue, float64(st.Raw), string(TierRaw))
-	send(gaugeStored, prometheus.GaugeValue, float64(st.Packed), string(TierCompact))
-	send(gaugeMemory, prometheus.GaugeValue, float64(c.Memory()))
-	send(gaugeDicts, prometheus.GaugeValue, float64(st.Dictionaries))
+	st := c.keeper.Stats()
+	send(gaugeStored, prometheus.GaugeValue, series.Sum, float64(st.Raw), string(TierRaw))
+	send(gaugeStored, prometheus.GaugeValue, series.Sum, float64(st.Packed), string(TierCompact))
+	send(gaugeMemory, prometheus.GaugeValue, series.Sum, float64(c.Memory()))
+	send(gaugeDicts, prometheus.GaugeValue, series.Sum, float64(st.Dictionaries))
 	if st.Out > 0 {
-		send(gaugeRatio, prometheus.GaugeValue, float64(st.In)/float64(st.Out))
+		send(gaugeRatio, prometheus.GaugeValue, series.Own, float64(st.In)/float64(st.Out))
 	}
-	send(countTrained, prometheus.CounterValue, float64(st.Trained))
-	send(countDecode, prometheus.CounterValue, float64(st.Failed))
-	send(gaugeRefused, prometheus.GaugeValue, refused)
+	send(countTrained, prometheus.CounterValue, series.Sum, float64(st.Trained))
+	send(countDecode, prometheus.CounterValue, series.Sum, float64(st.Failed))
+	send(gaugeRefused, prometheus.GaugeValue, series.Max, flag(c.refused.Load() != nil))
+}
+
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -212,7 +212,7 @@ func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
 	next.Indexes.Declare()
 	close(c.evicted)
 	c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
-	s.metrics.refused.WithLabelValues(c.Name).Inc()
+	s.metrics.refused.WithLabelValues(c.Label).Inc()
 	s.slog.Warn("collection does not fit into the memory budget",
 		slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(f))
 	return next

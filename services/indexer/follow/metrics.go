@@ -12,11 +12,14 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 )
 
 // metrics counts what is read of the logs. What can be read from a snapshot is
 // read when it is asked for, by gauges.
 type metrics struct {
+	names, indexes *series.Names // collections, and their indexes as collection/index
+
 	deltas     *prometheus.CounterVec
 	latency    prometheus.Histogram
 	visible    prometheus.Histogram
@@ -29,6 +32,7 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
+		names: series.NewNames(series.MaxCollections), indexes: series.NewNames(series.MaxIndexes),
 		deltas: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_deltas_total",
 			Help: "Records applied, by collection and result: added, updated, deleted, stale, same.",

@@ -39,7 +39,7 @@ func (c *Collection) noteUnknown(ctx context.Context, b *delta.Batch) {
 	}
 	if b.Newer.Sequence != c.counted || before == nil {
 		c.counted = b.Newer.Sequence
-		c.metrics.unknown.WithLabelValues(c.Name, string(b.Newer.Unknown.Part)).Inc()
+		c.metrics.unknown.WithLabelValues(c.Label, string(b.Newer.Unknown.Part)).Inc()
 	}
 	if before == nil {
 		c.slog.LogAttrs(ctx, slog.LevelError, "the log cannot be read on", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(b.Newer))
@@ -48,7 +48,7 @@ func (c *Collection) noteUnknown(ctx context.Context, b *delta.Batch) {
 
 // passOver names a record that is taken, or passed over, without what is not known of it.
 func (c *Collection) passOver(ctx context.Context, u *delta.UnknownError) {
-	c.metrics.unknown.WithLabelValues(c.Name, string(u.Part)).Inc()
+	c.metrics.unknown.WithLabelValues(c.Label, string(u.Part)).Inc()
 	var named []string
 	if p := c.passed.Load(); p != nil {
 		named = *p

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 )
 
 // watchMetrics counts what happens to slow readers.
@@ -84,18 +86,20 @@ func (watchGauges) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g watchGauges) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
+	var all series.Fold
 	for _, c := range g.s.collections.Names().All {
-		send := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.Name)
+		send := func(d *prometheus.Desc, how series.How, v float64) {
+			all.Add(d, prometheus.GaugeValue, how, v, c.Label)
 		}
 		h := hubOf(c)
 		age, changes, behind, groups := h.lag(now)
-		send(gaugeWatchers, float64(h.watchers.Load()))
-		send(gaugeWatchLag, age.Seconds())
-		send(gaugeWatchLagCount, float64(changes))
-		send(gaugeWatchBehind, float64(behind))
-		send(gaugeWatchGroups, float64(groups))
+		send(gaugeWatchers, series.Sum, float64(h.watchers.Load()))
+		send(gaugeWatchLag, series.Max, age.Seconds())
+		send(gaugeWatchLagCount, series.Max, float64(changes))
+		send(gaugeWatchBehind, series.Sum, float64(behind))
+		send(gaugeWatchGroups, series.Sum, float64(groups))
 	}
+	all.Send(ch)
 	sending, waiting := g.s.lines.len()
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(sending), "sending")
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(waiting), "waiting")

@@ -216,7 +216,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 				at, told = s.place, s.bounds
 			}
 			b := writeBlock(events, true, w.filter.by(at), told)
-			w.s.metrics.coalesced.WithLabelValues(w.c.Name).Add(float64(len(events)))
+			w.s.metrics.coalesced.WithLabelValues(w.c.Label).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
 				return false, err

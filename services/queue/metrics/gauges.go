@@ -2,8 +2,6 @@ package metrics
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 )
 
 // gauges reports what queues hold when Prometheus collects. It knows a queue of one
@@ -75,21 +74,23 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	queues := g.InUse()
 	looked := g.refresh(queues)
 	work := g.held()
-	for _, name := range slices.Sorted(maps.Keys(queues)) {
-		send := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name)
+	var all series.Fold
+	for name, used := range queues {
+		add := func(d *prometheus.Desc, how series.How, v float64) {
+			all.Add(d, prometheus.GaugeValue, how, v, used.Metrics.label)
 		}
 		c, ok := looked[name]
 		if !ok {
-			c = queues[name].Metrics.last()
+			c = used.Metrics.last()
 		}
-		send(g.depth, float64(c.Ready+c.Dirty))
-		send(g.delayed, float64(c.Delayed))
-		send(g.leases, float64(c.Processing))
-		send(g.dead, float64(c.Dead))
-		send(g.unfinished, work[name].sum)
-		send(g.longest, work[name].longest)
+		add(g.depth, series.Sum, float64(c.Ready+c.Dirty))
+		add(g.delayed, series.Sum, float64(c.Delayed))
+		add(g.leases, series.Sum, float64(c.Processing))
+		add(g.dead, series.Sum, float64(c.Dead))
+		add(g.unfinished, series.Sum, work[name].sum)
+		add(g.longest, series.Max, work[name].longest)
 	}
+	all.Send(ch)
 }
 
 // refresh asks the store about queues of which it is not known what they hold,

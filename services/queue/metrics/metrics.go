@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry/series"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -24,6 +25,7 @@ type Set struct {
 	streams, Refusing                               *prometheus.GaugeVec
 	Unused                                          prometheus.Counter
 	byQueue                                         []interface{ DeletePartialMatch(prometheus.Labels) int }
+	names                                           *series.Names
 }
 
 // New registers metrics. ClockSteps counts steps of the store's clock; nil where they
@@ -45,6 +47,7 @@ func New(reg prometheus.Registerer, clockSteps func() int64) (*Set, error) {
 	}
 	m := &Set{
 		byQueue:         byQueue,
+		names:           series.NewNames(series.MaxQueues),
 		adds:            counter("workqueue_adds_total", "Keys added; adds of keys that waited already are not counted."),
 		retries:         counter("workqueue_retries_total", "Delayed and rate-limited adds, also those without a delay."),
 		waited:          histogram("workqueue_queue_duration_seconds", "From add to lease.", seconds),
@@ -92,8 +95,12 @@ func New(reg prometheus.Registerer, clockSteps func() int64) (*Set, error) {
 	return m, nil
 }
 
-// Forget removes the series of a queue.
+// Forget removes the series of a queue, unless they are those of the rest.
 func (m *Set) Forget(name string) {
+	if name == series.Rest {
+		return
+	}
+	m.names.Forget(name)
 	of := prometheus.Labels{"name": name}
 	for _, v := range m.byQueue {
 		v.DeletePartialMatch(of)
@@ -113,6 +120,7 @@ type Queue struct {
 	waited, worked, transactionOps, transactionTime                         prometheus.Observer
 	settles                                                                 [workqueue.Held + 1]prometheus.Counter
 	errors                                                                  *prometheus.CounterVec
+	label                                                                   string
 
 	mu     sync.Mutex
 	counts workqueue.Counts // of the whole queue as last seen; guarded by mu, as is all that follows
@@ -122,8 +130,10 @@ type Queue struct {
 
 // Queue is the metrics of a queue. They are looked up: keep them.
 func (m *Set) Queue(name string) *Queue {
+	name = m.names.Of(name)
 	l := &Queue{
-		adds: m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
+		label: name,
+		adds:  m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
 		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), Overflows: m.overflows.WithLabelValues(name),
 		LostExt: m.lostExt.WithLabelValues(name), Repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
 		transactionOps: m.transactionOps.WithLabelValues(name), transactionTime: m.transactionTime.WithLabelValues(name),
