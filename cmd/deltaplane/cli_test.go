@@ -146,6 +146,19 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		if err := json.Unmarshal([]byte(must("", r.ask, "get", "jobs", "-o", "json")), &list); err != nil || len(list.Items) != 2 {
 			t.Errorf("JSON holds %d items, error %v", len(list.Items), err)
 		}
+		const columns = "custom-columns=NAME:.metadata.name,KIND:kind,GONE:.metadata.deletionTimestamp"
+		if out := must("", r.ask, "get", "jobs", "--sort-by", "{.metadata.name}", "-o", columns); out != "NAME   KIND   GONE\none    Job    <none>\ntwo    Job    <none>\n" {
+			t.Errorf("custom columns are\n%s", out)
+		}
+		if out := must("", r.ask, "get", "jobs", "--sort-by=.metadata.name", "-o", "keys"); out != "default/one\ndefault/two\n" {
+			t.Errorf("sorted keys are\n%s", out)
+		}
+		if out := must("", r.ask, "get", "jobs", "-o", "jsonpath={.items[*].metadata.name}"); out != "one two" {
+			t.Errorf("jsonpath of a list printed %q", out)
+		}
+		if out := must("", r.ask, "get", "jobs", "one", "-o", "jsonpath={.kind}/{.metadata.name}"); out != "Job/one" {
+			t.Errorf("jsonpath of an object printed %q", out)
+		}
 		if out := must("", r.ask, "get", "jobs", "one", "-n", "default", "-o", "yaml"); !strings.Contains(out, "\nkind: Job\n") {
 			t.Errorf("YAML is\n%s", out)
 		}
@@ -217,17 +230,26 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 	})
 	t.Run("watch shows the state and then changes", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var out buffer
-		done := make(chan int, 1)
-		go func() {
-			done <- run(ctx, append([]string{"watch", "jobs", "-o", "json"}, r.ask...), streams{In: strings.NewReader(""), Out: &out, Err: &out})
-		}()
-		until(t, func() bool { return strings.Count(out.String(), "\n") == 2 })
+		var out, names buffer
+		done := make(chan int, 2)
+		follow := func(out *buffer, args ...string) {
+			done <- run(ctx, append(args, r.ask...), streams{In: strings.NewReader(""), Out: out, Err: out})
+		}
+		go follow(&out, "watch", "jobs", "-o", "json")
+		go follow(&names, "get", "jobs", "-w", "-o", "jsonpath={.metadata.name}")
+		until(t, func() bool { return strings.Count(out.String(), "\n") == 2 && strings.Count(names.String(), "\n") == 2 })
+		if got := names.String(); got != "one\ntwo\n" && got != "two\none\n" {
+			t.Errorf("get -w printed %q", got)
+		}
 		must(manifests, r.api, "delete", "-f", "-")
-		until(t, func() bool { return strings.Count(out.String(), `"type":"DELETED"`) == 2 })
+		until(t, func() bool {
+			return strings.Count(out.String(), `"type":"DELETED"`) == 2 && strings.Count(names.String(), "deleted: default/") == 2
+		})
 		cancel()
-		if code := <-done; code != cli.ExitOK {
-			t.Errorf("watch ended with %d: %s", code, &out)
+		for range 2 {
+			if code := <-done; code != cli.ExitOK {
+				t.Errorf("watch ended with %d: %s%s", code, &out, &names)
+			}
 		}
 	})
 	for _, x := range []struct {
@@ -240,6 +262,9 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		{append([]string{"get", "pods", "--index", "color=red"}, r.ask...), cli.ExitNotFound, "INDEX_NOT_FOUND"},
 		{append([]string{"get", "pods", "-l", "a in ("}, r.ask...), cli.ExitUsage, "label_selector"},
 		{append([]string{"get", "pods", "a/b/c"}, r.ask...), cli.ExitUsage, "key"},
+		{append([]string{"get", "nodes", "--sort-by", ".spec.none"}, r.ask...), cli.ExitUsage, "--sort-by: no object has .spec.none"},
+		{append([]string{"get", "nodes", "--sort-by", ".a["}, r.ask...), cli.ExitUsage, "--sort-by: template"},
+		{append([]string{"get", "nodes", "--sort-by", ".a", "-w"}, r.ask...), cli.ExitUsage, "--sort-by excludes --watch"},
 		{append([]string{"get", "pods", "--at-least", "x1"}, r.ask...), cli.ExitUsage, "resource_version"},
 		{append([]string{"queue", "describe", "none", "a"}, r.queue...), cli.ExitNotFound, "QUEUE_NOT_FOUND"},
 		{append([]string{"queue", "add", "dev/job", "a", "--after", "-1s"}, r.queue...), cli.ExitUsage, "delay"},

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
@@ -29,13 +28,15 @@ type selection struct {
 	index         string // name=value
 	atLeast       string
 	output        string
+	sortBy        string
 	noHeaders     bool
 
 	scope   indexv1.KeyScope // once resolved
 	assumed bool             // the key's namespace was not given
 }
 
-func (s *selection) register(flags *pflag.FlagSet) {
+func (s *selection) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	s.DialFlags.Register(flags)
 	flags.StringSliceVarP(&s.namespaces, "namespace", "n", nil, "only this `namespace`; several, repeated or with commas, up to 100 (default: all, and default for a KEY)")
 	flags.BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "objects of all namespaces, whatever --namespace says")
@@ -44,8 +45,9 @@ func (s *selection) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.fields, "field-selector", "", "only objects that match this field `selector`: of metadata.name, metadata.namespace and the paths of declared indexes, for example metadata.name!=web")
 	flags.StringVar(&s.index, "index", "", "only objects filed under `name=value` of an index, for example node=node-1")
 	flags.StringVar(&s.atLeast, "at-least", "", "wait until this resource `version` has been seen")
-	flags.StringVarP(&s.output, "output", "o", "table", "`format`: table, wide, json, yaml, name or keys")
+	flags.StringVarP(&s.output, "output", "o", "table", "`format`: table, wide, json, yaml, name, keys, jsonpath=TEMPLATE or custom-columns=NAME:PATH,...")
 	flags.BoolVar(&s.noHeaders, "no-headers", false, "print tables without their first line")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(show.Outputs(), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
 }
 
 // read takes COLLECTION [KEY] and checks the flags against each other.
@@ -72,6 +74,11 @@ func (s *selection) read(args []string) error {
 	if s.index != "" && !strings.Contains(s.index, "=") {
 		return &cli.UsageError{Err: fmt.Errorf("--index %q: want name=value", s.index)}
 	}
+	if s.sortBy != "" {
+		if err := show.CheckPath(s.sortBy); err != nil {
+			return &cli.UsageError{Err: fmt.Errorf("--sort-by: %w", err)}
+		}
+	}
 	return show.CheckOutput(s.output)
 }
 
@@ -83,7 +90,7 @@ func (s *selection) consistency() *indexv1.Consistency {
 }
 
 func (s *selection) view() indexv1.View {
-	if s.output == "name" || s.output == "keys" {
+	if s.sortBy == "" && (s.output == "name" || s.output == "keys") {
 		return indexv1.View_VIEW_KEYS
 	}
 	return indexv1.View_VIEW_FULL
@@ -92,6 +99,7 @@ func (s *selection) view() indexv1.View {
 // NewGet is the command "get".
 func NewGet() *cobra.Command {
 	var s selection
+	var watch, changesOnly bool
 	cmd := &cobra.Command{
 		Use:   "get COLLECTION [KEY]",
 		Short: "Show objects of a collection",
@@ -103,23 +111,38 @@ those there are. KEY is namespace/name, or name for cluster-scoped objects, toge
 --namespace, and in the namespace default.
 
 An object whose newest version could not be read is an error that names its key; of a list
-the others are shown before it. With -o keys and -o name such keys stand among the others.`,
+the others are shown before it. With -o keys and -o name such keys stand among the others.
+
+Paths are those of kubectl: -o jsonpath sees one object where a KEY is given, and else a list
+whose objects are its items; -o custom-columns and --sort-by see one object at a time.`,
 		Example: `  deltaplane get pods
   deltaplane get pods -n default -l job-name=hello
   deltaplane get pods --index node=node-1 -o keys
   deltaplane get pods -n shop -n billing
   deltaplane get job hello -o yaml
-  deltaplane get jobs default/hello -o yaml`,
+  deltaplane get jobs default/hello -o yaml
+  deltaplane get pods --sort-by .metadata.creationTimestamp
+  deltaplane get pods -o custom-columns=NAME:.metadata.name,IMAGES:.spec.containers[*].image
+  deltaplane get pods -o jsonpath='{range .items[*]}{.metadata.name}{"\n"}{end}'`,
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: completeCollections,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if err := s.read(a); err != nil {
 				return err
 			}
+			if watch || changesOnly {
+				if s.sortBy != "" {
+					return &cli.UsageError{Err: errors.New("--sort-by excludes --watch: changes are shown as they come")}
+				}
+				return runWatch(cmd, &s, changesOnly)
+			}
 			return runGet(cmd, &s)
 		},
 	}
-	s.register(cmd.Flags())
+	s.register(cmd)
+	cmd.Flags().StringVar(&s.sortBy, "sort-by", "", "order by what objects have at this `path`, for example .metadata.creationTimestamp")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "then follow the changes, as \"deltaplane watch\" does")
+	cmd.Flags().BoolVar(&changesOnly, "watch-only", false, "follow the changes, without the present state")
 	return cmd
 }
 
@@ -153,6 +176,11 @@ func runGet(cmd *cobra.Command, s *selection) error {
 		return err
 	}
 	var unread []string
+	add := p.Add
+	var held []*indexv1.Object
+	if s.sortBy != "" {
+		add = func(o *indexv1.Object, _ ...string) { held = append(held, o) }
+	}
 	for obj, err := range client.NewIndex(conn).All(ctx, s.collection, o) {
 		switch {
 		case err != nil:
@@ -160,8 +188,11 @@ func runGet(cmd *cobra.Command, s *selection) error {
 		case obj.Quarantined && s.view() == indexv1.View_VIEW_FULL: // of the others no more than the key is shown
 			unread = append(unread, obj.Key)
 		default:
-			p.Add(object(obj))
+			add(object(obj))
 		}
+	}
+	if err := s.sorted(held, p.Add); err != nil {
+		return err
 	}
 	if err := p.Flush(); err != nil {
 		return err
@@ -171,6 +202,25 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	}
 	if p.Count == 0 && (s.output == "table" || s.output == "wide") {
 		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found")
+	}
+	return nil
+}
+
+// sorted adds the objects that were held back in their order.
+func (s *selection) sorted(held []*indexv1.Object, add func(*indexv1.Object, ...string)) error {
+	if len(held) == 0 {
+		return nil
+	}
+	payloads := make([][]byte, len(held))
+	for i, o := range held {
+		payloads[i] = o.GetPayload()
+	}
+	order, err := show.Order(s.sortBy, payloads)
+	if err != nil {
+		return &cli.UsageError{Err: fmt.Errorf("--sort-by: %w", err)}
+	}
+	for _, i := range order {
+		add(held[i])
 	}
 	return nil
 }

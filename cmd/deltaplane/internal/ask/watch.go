@@ -48,7 +48,7 @@ says so.`,
 			return runWatch(cmd, &s, changesOnly)
 		},
 	}
-	s.register(cmd.Flags())
+	s.register(cmd)
 	cmd.Flags().BoolVar(&changesOnly, "changes-only", false, "begin with changes and do not show the present state")
 	return cmd
 }
@@ -72,6 +72,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 	}
 	w := watcher{cmd: cmd, selection: s, client: index}
 	w.printer = show.NewPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
+	w.printer.Each = true
 	w.printer.Table.Widths = []int{len("UPDATED")}
 	pause := attempt.Wait{First: watchRetry, Most: watchRetryMost, Low: 0.5, High: 1.5}
 	for opened := false; ; opened = true {
@@ -144,6 +145,8 @@ func (w *watcher) print(events []*indexv1.Event) error {
 			if err := w.document(p, kind, e); err != nil {
 				return err
 			}
+		case p.Format == "jsonpath" && (e.GetQuarantined() || e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED):
+			fmt.Fprintln(w.cmd.ErrOrStderr(), strings.ToLower(kind)+":", show.Printable(e.GetObject().GetKey()))
 		case e.GetQuarantined() && p.Format != "keys" && p.Format != "name":
 			p.Table.Row([]string{kind, show.Printable(e.GetObject().GetKey()) + ": its newest version cannot be read"})
 		case e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && p.Format != "keys" && p.Format != "name":

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
@@ -19,10 +20,17 @@ import (
 
 var outputs = []string{"table", "wide", "json", "yaml", "name", "keys"}
 
-// CheckOutput refuses a format that a Printer does not know.
+// Outputs are the formats that a Printer knows, as shell completion offers them.
+func Outputs() []string { return append(slices.Clone(outputs), "jsonpath=", "custom-columns=") }
+
+// CheckOutput refuses a format that a Printer does not know, and an expression that cannot be read.
 func CheckOutput(format string) error {
-	if !slices.Contains(outputs, format) {
-		return &cli.UsageError{Err: fmt.Errorf("--output %q: want one of %s", format, strings.Join(outputs, ", "))}
+	var p Printer
+	switch takes, err := p.express(format); {
+	case err != nil:
+		return &cli.UsageError{Err: fmt.Errorf("--output %s: %w", p.Format, err)}
+	case !takes && !slices.Contains(outputs, format):
+		return &cli.UsageError{Err: fmt.Errorf("--output %q: want one of %s", format, strings.Join(Outputs(), ", "))}
 	}
 	return nil
 }
@@ -46,17 +54,22 @@ type Printer struct {
 	columns    []column
 	headers    bool
 	Single     bool // one object was asked for: no list around it
+	Each       bool // a template is applied to each object as it comes, a line each
+	custom     *custom
+	template   *jsonpath.JSONPath
 	items      []json.RawMessage
 	Count      int
 	Err        error
 }
 
-// NewPrinter prints objects of a collection in a format.
+// NewPrinter prints objects of a collection in a format that was checked.
 func NewPrinter(out io.Writer, format, collection string, noHeaders bool) *Printer {
-	return &Printer{
+	p := &Printer{
 		out: out, Format: format, collection: collection,
 		Table: table{out: out}, headers: !noHeaders,
 	}
+	_, p.Err = p.express(format)
+	return p
 }
 
 // Add takes one object, and prefix cells for tables (the event type of a watch).
@@ -69,24 +82,57 @@ func (p *Printer) Add(o *indexv1.Object, prefix ...string) {
 		p.Printf("%s\n", strings.Join(append(prefix, p.collection+"/"+o.GetKey()), " "))
 	case "json", "yaml":
 		p.items = append(p.items, o.GetPayload())
+	case "jsonpath":
+		if !p.Each {
+			p.items = append(p.items, o.GetPayload())
+			return
+		}
+		if err := p.apply(o.GetPayload()); err != nil {
+			p.Err = fmt.Errorf("%s: %w", Printable(o.GetKey()), err)
+		}
+		p.Printf("\n")
+	case "custom-columns":
+		cells, err := p.custom.cells(o.GetPayload())
+		if err != nil {
+			p.Err = fmt.Errorf("%s: %w", Printable(o.GetKey()), err)
+			return
+		}
+		p.header(p.custom.names, prefix)
+		p.Table.Row(append(slices.Clone(prefix), cells...))
 	default:
 		p.row(o, prefix)
 	}
 }
 
+// header is the first line of a table.
+func (p *Printer) header(names, prefix []string) {
+	if !p.headers {
+		return
+	}
+	p.headers = false
+	if len(prefix) > 0 {
+		names = append([]string{"EVENT"}, names...)
+	}
+	p.Table.Row(names)
+}
+
+// apply writes what the template makes of a JSON document.
+func (p *Printer) apply(document []byte) error {
+	content, err := decode(document)
+	if err != nil {
+		return err
+	}
+	return p.template.Execute(p.out, content)
+}
+
 func (p *Printer) row(o *indexv1.Object, prefix []string) {
 	if p.columns == nil {
 		p.columns = columnsOf(o.GetPayload(), p.Format == "wide")
-		if p.headers {
-			var names []string
-			if len(prefix) > 0 {
-				names = append(names, "EVENT")
-			}
-			for _, c := range p.columns {
-				names = append(names, c.name)
-			}
-			p.Table.Row(names)
+		var names []string
+		for _, c := range p.columns {
+			names = append(names, c.name)
 		}
+		p.header(names, prefix)
 	}
 	cells := slices.Clone(prefix)
 	for _, c := range p.columns {
@@ -107,7 +153,7 @@ func (p *Printer) Flush() error {
 	if err := p.Table.flush(); err != nil {
 		return err
 	}
-	if p.Err != nil || (p.Format != "json" && p.Format != "yaml") {
+	if p.Err != nil || p.Each || p.Format != "json" && p.Format != "yaml" && p.Format != "jsonpath" {
 		return p.Err
 	}
 	var document []byte
@@ -128,6 +174,9 @@ func (p *Printer) Flush() error {
 
 // Document prints one JSON document in the format.
 func (p *Printer) Document(document []byte) error {
+	if p.template != nil {
+		return p.apply(document)
+	}
 	if p.Format == "yaml" {
 		text, err := yaml.JSONToYAML(document)
 		if err != nil {
