@@ -168,17 +168,20 @@ spec:
   group: example.com
   scope: Namespaced
   names: {plural: widgets, singular: gadget, kind: Widget, shortNames: [wd]}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+  versions:
+    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}},
+       additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}, {name: Note, type: string, jsonPath: .spec.note, priority: 1}]}
 `
 
 const widget = `apiVersion: example.com/v1
 kind: Widget
 metadata: {name: one}
+spec: {size: 3, note: none}
 `
 
 // The names of a definition go from the API server's discovery by the log and the index to the
-// command.
-func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
+// command, and its columns where definitions are mirrored.
+func TestACustomResourceIsTakenByItsShortNameAndShownByItsColumns(t *testing.T) {
 	t.Parallel()
 	r := startUp(t)
 	for _, manifest := range []string{widgets, widget} {
@@ -201,5 +204,19 @@ func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
 	}
 	if _, errs, code := command(t.Context(), "", append([]string{"get", "gadge"}, r.ask...)...); code != cli.ExitNotFound {
 		t.Errorf("a word that is no name of it: exit %d, %s", code, errs)
+	}
+	shown := func(args ...string) string {
+		out, _, _ := command(t.Context(), "", append(append([]string{"get", "widgets"}, args...), r.ask...)...)
+		return strings.Join(strings.Fields(out), " ")
+	}
+	if got := shown(); !strings.HasPrefix(got, "NAMESPACE NAME AGE default one ") {
+		t.Errorf("without its definition it is shown as %q", got)
+	}
+	if _, errs, code := command(t.Context(), "", append([]string{"reflection", "add", "customresourcedefinitions"}, r.ask[4:]...)...); code != cli.ExitOK {
+		t.Fatalf("reflection add: %s", errs)
+	}
+	until(t, func() bool { return shown() == "NAMESPACE NAME SIZE default one 3" })
+	if got := shown("-o", "wide"); !strings.HasPrefix(got, "NAMESPACE NAME SIZE NOTE RESOURCE-VERSION UID default one 3 none ") {
+		t.Errorf("wide it is shown as %q", got)
 	}
 }

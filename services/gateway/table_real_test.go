@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/deltaplane/deltaplane/internal/table"
 	"github.com/deltaplane/deltaplane/services/gateway/answer"
 )
 
@@ -246,8 +249,30 @@ func TestRealTablesAreThoseOfTheAPIServer(t *testing.T) {
 	} {
 		r.mirrored(path)
 		r.sameTable(path)
+		r.sameWidth(path)
 	}
+	r.sameWidth("/apis/coordination.k8s.io/v1/leases")
 	r.sameWatch(things)
+}
+
+// sameWidth compares which columns of a built-in resource only wide tables have.
+func (r *rig) sameWidth(path string) {
+	r.t.Helper()
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	resource := schema.GroupResource{Resource: parts[len(parts)-1]}
+	if parts[0] == "apis" {
+		resource.Group = parts[1]
+	}
+	ours := table.Builtin(resource)
+	if ours == nil {
+		return
+	}
+	server, _ := r.table(r.direct, path)
+	for i, c := range ours.Columns {
+		if priority, _ := server.ColumnDefinitions[i]["priority"].(float64); c.Wide != (priority > 0) {
+			r.t.Errorf("%s: the column %s is wide: %v, but its priority is %v", resource, c.Name, c.Wide, priority)
+		}
+	}
 }
 
 // release lets the pods go that were kept.

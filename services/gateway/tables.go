@@ -9,10 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/table"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
-	"github.com/deltaplane/deltaplane/services/gateway/table"
 )
 
 // tables are those of the resources that somebody has asked for as Table.
@@ -77,7 +79,7 @@ func (t *tables) make(ctx context.Context, id request.Resource, r kube.Resource)
 			return nil, err
 		}
 	}
-	return table.New(id, columns, custom)
+	return table.New(schema.GroupResource{Group: id.Group, Resource: id.Name}, columns, custom)
 }
 
 // custom are the columns of the definition of a custom resource; nil for other resources.

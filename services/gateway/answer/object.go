@@ -13,9 +13,9 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/fieldmask"
+	"github.com/deltaplane/deltaplane/internal/table"
 	"github.com/deltaplane/deltaplane/services/gateway/mirror"
 	"github.com/deltaplane/deltaplane/services/gateway/request"
-	"github.com/deltaplane/deltaplane/services/gateway/table"
 )
 
 // Kind is what objects of a resource call themselves.

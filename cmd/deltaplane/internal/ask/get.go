@@ -31,8 +31,9 @@ type selection struct {
 	sortBy        string
 	noHeaders     bool
 
-	scope   indexv1.KeyScope // once resolved
-	assumed bool             // the key's namespace was not given
+	scope   indexv1.KeyScope          // once resolved
+	found   *indexv1.CollectionStatus // what is meant, once resolved; nil where that is not known
+	assumed bool                      // the key's namespace was not given
 }
 
 func (s *selection) register(cmd *cobra.Command) {
@@ -113,6 +114,9 @@ those there are. KEY is namespace/name, or name for cluster-scoped objects, toge
 An object whose newest version could not be read is an error that names its key; of a list
 the others are shown before it. With -o keys and -o name such keys stand among the others.
 
+Tables have kubectl's columns. Those of a custom resource are its definition's where
+customresourcedefinitions are mirrored.
+
 Paths are those of kubectl: -o jsonpath sees one object where a KEY is given, and else a list
 whose objects are its items; -o custom-columns and --sort-by see one object at a time.`,
 		Example: `  deltaplane get pods
@@ -159,6 +163,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 		return err
 	}
 	p := show.NewPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
+	p.Columns = s.columns(ctx, index)
 
 	if s.key != "" {
 		answer, err := index.Get(ctx, &indexv1.GetRequest{

@@ -90,7 +90,7 @@ func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClien
 		}
 	}
 	if len(found) > 0 {
-		s.scope = found[0].GetScope()
+		s.found, s.scope = found[0], found[0].GetScope()
 	}
 	return s.place()
 }

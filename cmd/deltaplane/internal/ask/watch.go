@@ -73,6 +73,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 	w := watcher{cmd: cmd, selection: s, client: index}
 	w.printer = show.NewPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
 	w.printer.Each = true
+	w.printer.Columns = s.columns(cmd.Context(), index)
 	w.printer.Table.Widths = []int{len("UPDATED")}
 	pause := attempt.Wait{First: watchRetry, Most: watchRetryMost, Low: 0.5, High: 1.5}
 	for opened := false; ; opened = true {

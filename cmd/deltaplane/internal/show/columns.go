@@ -1,7 +1,6 @@
 package show
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,22 +8,113 @@ import (
 	"unicode"
 
 	"github.com/tidwall/gjson"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/deltaplane/deltaplane/internal/table"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// column is one cell of an object's row, read straight from its JSON.
+// columns are those of one kind of objects.
+type columns struct {
+	plain      *table.Plain
+	namespaced bool
+	wide       bool
+	own        []column // ours, behind kubectl's
+}
+
+// column is a column of ours, read straight from an object's JSON.
 type column struct {
 	name string
-	cell func(*indexv1.Object) string
+	wide bool
+	cell func(payload []byte) string
 }
 
-func path(name, path string) column {
-	return column{name, func(o *indexv1.Object) string { return Dash(gjson.GetBytes(o.GetPayload(), path).String()) }}
+// columnsOf are the columns of an object's kind: kubectl's for a built-in one, and else those of
+// custom, if any, or its age.
+func columnsOf(payload []byte, wide bool, custom []table.Column) (*columns, error) {
+	kind := gjson.GetBytes(payload, "kind").String()
+	plural, _ := meta.UnsafeGuessKindToResource(schema.FromAPIVersionAndKind(gjson.GetBytes(payload, "apiVersion").String(), kind))
+	c := &columns{plain: table.Builtin(plural.GroupResource()), namespaced: gjson.GetBytes(payload, "metadata.namespace").Exists(), wide: wide}
+	if c.plain == nil || len(custom) > 0 {
+		var err error
+		if c.plain, err = table.Custom(custom); err != nil {
+			return nil, err
+		}
+	}
+	switch kind {
+	case "Node":
+		c.own = []column{{"Taints", false, nodeTaints}, {"Zone", true, at(`metadata.labels.topology\.kubernetes\.io/zone`)}}
+	case "Lease":
+		c.own = []column{{"Renewed", true, at("spec.renewTime")}}
+	}
+	c.own = append(c.own, column{"Resource-Version", true, at("metadata.resourceVersion")}, column{"UID", true, at("metadata.uid")})
+	return c, nil
 }
 
-func number(name, path string) column {
-	return column{name, func(o *indexv1.Object) string { return fmt.Sprint(gjson.GetBytes(o.GetPayload(), path).Int()) }}
+func at(path string) func([]byte) string {
+	return func(payload []byte) string { return Dash(gjson.GetBytes(payload, path).String()) }
+}
+
+func (c *columns) names() (names []string) {
+	if c.namespaced {
+		names = append(names, "NAMESPACE")
+	}
+	for _, shown := range c.plain.Columns {
+		if c.wide || !shown.Wide {
+			names = append(names, strings.ToUpper(shown.Name))
+		}
+	}
+	for _, own := range c.own {
+		if c.wide || !own.wide {
+			names = append(names, strings.ToUpper(own.name))
+		}
+	}
+	return names
+}
+
+func (c *columns) cells(o *indexv1.Object, now time.Time) (cells []string, err error) {
+	payload := o.GetPayload()
+	values, err := c.plain.Cells(payload, now)
+	if err != nil {
+		return nil, err
+	}
+	if c.namespaced {
+		cells = append(cells, gjson.GetBytes(payload, "metadata.namespace").String())
+	}
+	for i, shown := range c.plain.Columns {
+		if !c.wide && shown.Wide {
+			continue
+		}
+		text := ""
+		if values[i] != nil {
+			text = Printable(fmt.Sprint(values[i]))
+		}
+		if shown.Name == "Status" && stopped(payload) {
+			text += ",Stopped" // its agent was instructed to fall silent; the cluster may not have noticed yet
+		}
+		cells = append(cells, text)
+	}
+	for _, own := range c.own {
+		if c.wide || !own.wide {
+			cells = append(cells, own.cell(payload))
+		}
+	}
+	return cells, nil
+}
+
+// stopped says of a simulated node that it was instructed to fall silent.
+func stopped(payload []byte) bool {
+	return gjson.GetBytes(payload, "kind").String() == "Node" &&
+		gjson.GetBytes(payload, `metadata.annotations.deltaplane\.io/stopped`).String() == "true"
+}
+
+func nodeTaints(payload []byte) string {
+	var taints []string
+	for _, t := range gjson.GetBytes(payload, "spec.taints").Array() {
+		taints = append(taints, t.Get("key").String()+":"+t.Get("effect").String())
+	}
+	return Dash(strings.Join(taints, ","))
 }
 
 // Dash is s, or a dash in place of nothing.
@@ -42,157 +132,6 @@ func Printable(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
-}
-
-var age = column{"AGE", func(o *indexv1.Object) string {
-	created := gjson.GetBytes(o.GetPayload(), "metadata.creationTimestamp").Time()
-	if created.IsZero() {
-		return "-"
-	}
-	return ShortDuration(time.Since(created))
-}}
-
-// columnsOf chooses columns by the kind of the first object.
-func columnsOf(payload []byte, wide bool) []column {
-	var columns []column
-	if gjson.GetBytes(payload, "metadata.namespace").Exists() {
-		columns = append(columns, path("NAMESPACE", "metadata.namespace"))
-	}
-	columns = append(columns, path("NAME", "metadata.name"))
-	switch gjson.GetBytes(payload, "kind").String() {
-	case "Pod":
-		columns = append(columns, column{"READY", podReady}, column{"STATUS", podStatus}, column{"RESTARTS", podRestarts}, age)
-		if wide {
-			columns = append(columns, path("IP", "status.podIP"), path("NODE", "spec.nodeName"))
-		}
-	case "Job":
-		columns = append(columns, column{"STATUS", jobStatus}, column{"COMPLETIONS", jobCompletions},
-			number("ACTIVE", "status.active"), number("FAILED", "status.failed"), age)
-		if wide {
-			columns = append(columns, number("READY", "status.ready"), number("TERMINATING", "status.terminating"))
-		}
-	case "Node":
-		columns = append(columns, column{"STATUS", nodeStatus}, column{"TAINTS", nodeTaints}, age)
-		if wide {
-			columns = append(columns, path("ZONE", `metadata.labels.topology\.kubernetes\.io/zone`), path("RUNTIME", "status.nodeInfo.containerRuntimeVersion"), path("VERSION", "status.nodeInfo.kubeletVersion"))
-		}
-	case "Lease":
-		columns = append(columns, path("HOLDER", "spec.holderIdentity"), path("RENEWED", "spec.renewTime"), age)
-	default:
-		columns = append(columns, age)
-	}
-	if wide {
-		columns = append(columns, path("VERSION-SEEN", "metadata.resourceVersion"), path("UID", "metadata.uid"))
-	}
-	return columns
-}
-
-func podReady(o *indexv1.Object) string {
-	ready, total := 0, 0
-	for _, c := range gjson.GetBytes(o.GetPayload(), "spec.containers.#.name").Array() {
-		total++
-		if gjson.GetBytes(o.GetPayload(), fmt.Sprintf("status.containerStatuses.#(name==%q).ready", c.String())).Bool() {
-			ready++
-		}
-	}
-	return fmt.Sprintf("%d/%d", ready, total)
-}
-
-func podStatus(o *indexv1.Object) string {
-	if gjson.GetBytes(o.GetPayload(), "metadata.deletionTimestamp").Exists() {
-		return "Terminating"
-	}
-	if reason := gjson.GetBytes(o.GetPayload(), "status.reason").String(); reason != "" {
-		return Printable(reason)
-	}
-	if text := initStatus(o); text != "" {
-		return text
-	}
-	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
-		if reason := gjson.GetBytes(o.GetPayload(), "status."+list+".#.state.waiting.reason").Get("0").String(); reason != "" {
-			return Printable(reason)
-		}
-	}
-	return Dash(gjson.GetBytes(o.GetPayload(), "status.phase").String())
-}
-
-// initStatus is the state of the first init container that holds up the pod, in kubectl's words:
-// "Init:1/2" while it runs, "Init:Error" or "Init:CrashLoopBackOff" when it fails; nothing when
-// none does.
-func initStatus(o *indexv1.Object) string {
-	statuses := gjson.GetBytes(o.GetPayload(), "status.initContainerStatuses").Array()
-	for i, s := range statuses {
-		ended, waits := s.Get("state.terminated"), s.Get("state.waiting.reason").String()
-		switch {
-		case ended.Exists() && ended.Get("exitCode").Int() == 0, s.Get("started").Bool() && s.Get("ready").Bool():
-			continue
-		case ended.Exists():
-			return "Init:" + Printable(cmp.Or(ended.Get("reason").String(), fmt.Sprintf("ExitCode:%d", ended.Get("exitCode").Int())))
-		case waits != "" && waits != "PodInitializing":
-			return "Init:" + Printable(waits)
-		}
-		return fmt.Sprintf("Init:%d/%d", i, len(statuses))
-	}
-	return ""
-}
-
-func podRestarts(o *indexv1.Object) string {
-	list := "containerStatuses"
-	if initStatus(o) != "" {
-		list = "initContainerStatuses"
-	}
-	var n int64
-	for _, c := range gjson.GetBytes(o.GetPayload(), "status."+list+".#.restartCount").Array() {
-		n += c.Int()
-	}
-	return fmt.Sprint(n)
-}
-
-// condition is whether the object has the condition with status True.
-func condition(o *indexv1.Object, kind string) bool {
-	return gjson.GetBytes(o.GetPayload(), fmt.Sprintf("status.conditions.#(type==%q).status", kind)).String() == "True"
-}
-
-func jobStatus(o *indexv1.Object) string {
-	for _, kind := range []string{"Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet"} {
-		if condition(o, kind) {
-			return kind
-		}
-	}
-	if gjson.GetBytes(o.GetPayload(), "metadata.deletionTimestamp").Exists() {
-		return "Terminating"
-	}
-	return "Running"
-}
-
-func jobCompletions(o *indexv1.Object) string {
-	succeeded := gjson.GetBytes(o.GetPayload(), "status.succeeded").Int()
-	if wanted := gjson.GetBytes(o.GetPayload(), "spec.completions"); wanted.Exists() {
-		return fmt.Sprintf("%d/%d", succeeded, wanted.Int())
-	}
-	return fmt.Sprintf("%d/1 of %d", succeeded, gjson.GetBytes(o.GetPayload(), "spec.parallelism").Int())
-}
-
-func nodeStatus(o *indexv1.Object) string {
-	text := "NotReady"
-	if condition(o, "Ready") {
-		text = "Ready"
-	}
-	if gjson.GetBytes(o.GetPayload(), "spec.unschedulable").Bool() {
-		text += ",SchedulingDisabled"
-	}
-	if gjson.GetBytes(o.GetPayload(), `metadata.annotations.deltaplane\.io/stopped`).String() == "true" {
-		text += ",Stopped" // its agent was instructed to fall silent; the cluster may not have noticed yet
-	}
-	return text
-}
-
-func nodeTaints(o *indexv1.Object) string {
-	var taints []string
-	for _, t := range gjson.GetBytes(o.GetPayload(), "spec.taints").Array() {
-		taints = append(taints, t.Get("key").String()+":"+t.Get("effect").String())
-	}
-	return Dash(strings.Join(taints, ","))
 }
 
 // ShortDuration is a duration as people read it in tables: its two greatest units at most.

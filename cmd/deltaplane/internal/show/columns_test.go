@@ -1,35 +1,68 @@
 package show
 
 import (
+	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/deltaplane/deltaplane/internal/table"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-func TestAPodsStatusIsThatOfWhatHoldsItUp(t *testing.T) {
+func TestTablesHaveTheColumnsOfKubectl(t *testing.T) {
 	t.Parallel()
-	const initializing = `"containerStatuses":[{"name":"main","restartCount":0,"state":{"waiting":{"reason":"PodInitializing"}}}]`
-	ended := func(code, rest string) string {
-		return `{"restartCount":0,"started":false,"state":{"terminated":{"exitCode":` + code + rest + `}}}`
-	}
-	next := `{"restartCount":0,"started":false,"state":{"waiting":{"reason":"PodInitializing"}}}`
-	sidecar := `{"restartCount":1,"started":true,"ready":true,"state":{"running":{}}}`
-	for _, c := range []struct{ name, status, want, restarts string }{
-		{"before its node reports", `"phase":"Pending"`, "Pending", "0"},
-		{"an init container runs", `"initContainerStatuses":[` + ended("0", "") + `,{"restartCount":2,"started":true,"ready":false,"state":{"running":{}}},` + next + `],` + initializing, "Init:1/3", "2"},
-		{"an init container fails again and again", `"initContainerStatuses":[{"restartCount":3,"state":{"waiting":{"reason":"CrashLoopBackOff"}}},` + next + `],` + initializing, "Init:CrashLoopBackOff", "3"},
-		{"an init container failed permanently", `"phase":"Failed","initContainerStatuses":[` + ended("2", `,"reason":"Error"`) + `],` + initializing, "Init:Error", "0"},
-		{"without a reason", `"phase":"Failed","initContainerStatuses":[` + ended("2", "") + `],` + initializing, "Init:ExitCode:2", "0"},
-		{"a sidecar runs on", `"phase":"Running","initContainerStatuses":[` + ended("0", "") + `,` + sidecar + `],"containerStatuses":[{"restartCount":4,"state":{"running":{}}}]`, "Running", "4"},
-		{"a container waits", `"phase":"Running","initContainerStatuses":[` + ended("0", "") + `],"containerStatuses":[{"restartCount":5,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]`, "CrashLoopBackOff", "5"},
-		{"the pod was refused", `"phase":"Failed","reason":"UnsupportedPodSpec","initContainerStatuses":[` + ended("137", "") + `]`, "UnsupportedPodSpec", "0"},
+	for name, c := range map[string]struct {
+		object       string
+		custom       []table.Column
+		narrow, wide string
+	}{
+		"a pod": {
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"ns","resourceVersion":"7","uid":"u"},
+			"spec":{"nodeName":"n","containers":[{"name":"c"}]},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}],
+			"containerStatuses":[{"name":"c","ready":true,"restartCount":3,"state":{"running":{}}}]}}`, nil,
+			"NAMESPACE NAME READY STATUS RESTARTS AGE | ns p 1/1 Running 3 <unknown>",
+			"NAMESPACE NAME READY STATUS RESTARTS AGE IP NODE NOMINATED NODE READINESS GATES RESOURCE-VERSION UID | ns p 1/1 Running 3 <unknown> 10.0.0.1 n <none> <none> 7 u",
+		},
+		"a node, and that it was stopped": {
+			`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","annotations":{"deltaplane.io/stopped":"true"}},
+			"spec":{"taints":[{"key":"k","effect":"NoExecute"}]},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, nil,
+			"NAME STATUS ROLES AGE VERSION TAINTS | n Ready,Stopped <none> <unknown>  k:NoExecute",
+			"",
+		},
+		"a lease": {
+			`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l","namespace":"ns"},"spec":{"holderIdentity":"h"}}`, nil,
+			"NAMESPACE NAME HOLDER AGE | ns l h <unknown>", "",
+		},
+		"a kind without columns": {
+			`{"apiVersion":"x.io/v1","kind":"Gadget","metadata":{"name":"g"}}`, nil,
+			"NAME AGE | g ", "",
+		},
+		"a custom resource": {
+			`{"apiVersion":"x.io/v1","kind":"Gadget","metadata":{"name":"g"},"spec":{"size":3,"note":"a\u001bb"}}`,
+			[]table.Column{{Name: "Size", Type: "integer", JSONPath: ".spec.size"}, {Name: "Note", Type: "string", JSONPath: ".spec.note", Priority: 1}},
+			"NAME SIZE | g 3",
+			`NAME SIZE NOTE RESOURCE-VERSION UID | g 3 "a\x1bb" - -`,
+		},
 	} {
-		o := &indexv1.Object{Payload: []byte(`{"status":{` + c.status + `}}`)}
-		if got := podStatus(o); got != c.want {
-			t.Errorf("%s: status %q, want %q", c.name, got, c.want)
-		}
-		if got := podRestarts(o); got != c.restarts {
-			t.Errorf("%s: %s restarts, want %s", c.name, got, c.restarts)
+		for format, want := range map[string]string{"table": c.narrow, "wide": c.wide} {
+			if want == "" {
+				continue
+			}
+			var out strings.Builder
+			p := NewPrinter(&out, format, "things", false)
+			p.Columns = c.custom
+			p.Add(&indexv1.Object{Key: "ns/p", Payload: []byte(c.object)})
+			if err := p.Flush(); err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+			for i, line := range lines {
+				lines[i] = regexp.MustCompile(" {3,}").ReplaceAllString(line, " ")
+			}
+			if got := strings.Join(lines, " | "); regexp.MustCompile(" +").ReplaceAllString(got, " ") != regexp.MustCompile(" +").ReplaceAllString(want, " ") {
+				t.Errorf("%s as %s:\n%s\nwant\n%s", name, format, got, want)
+			}
 		}
 	}
 }

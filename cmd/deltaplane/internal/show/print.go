@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/internal/table"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -50,23 +52,25 @@ type Printer struct {
 	out        io.Writer
 	Format     string
 	collection string
-	Table      table
-	columns    []column
-	headers    bool
-	Single     bool // one object was asked for: no list around it
-	Each       bool // a template is applied to each object as it comes, a line each
-	custom     *custom
-	template   *jsonpath.JSONPath
-	items      []json.RawMessage
-	Count      int
-	Err        error
+	Table      aligned
+	columns    *columns
+	// Columns are the printer columns of a custom resource; for tables.
+	Columns  []table.Column
+	headers  bool
+	Single   bool // one object was asked for: no list around it
+	Each     bool // a template is applied to each object as it comes, a line each
+	custom   *custom
+	template *jsonpath.JSONPath
+	items    []json.RawMessage
+	Count    int
+	Err      error
 }
 
 // NewPrinter prints objects of a collection in a format that was checked.
 func NewPrinter(out io.Writer, format, collection string, noHeaders bool) *Printer {
 	p := &Printer{
 		out: out, Format: format, collection: collection,
-		Table: table{out: out}, headers: !noHeaders,
+		Table: aligned{out: out}, headers: !noHeaders,
 	}
 	_, p.Err = p.express(format)
 	return p
@@ -100,7 +104,9 @@ func (p *Printer) Add(o *indexv1.Object, prefix ...string) {
 		p.header(p.custom.names, prefix)
 		p.Table.Row(append(slices.Clone(prefix), cells...))
 	default:
-		p.row(o, prefix)
+		if err := p.row(o, prefix); err != nil {
+			p.Err = fmt.Errorf("%s: %w", Printable(o.GetKey()), err)
+		}
 	}
 }
 
@@ -125,20 +131,19 @@ func (p *Printer) apply(document []byte) error {
 	return p.template.Execute(p.out, content)
 }
 
-func (p *Printer) row(o *indexv1.Object, prefix []string) {
+func (p *Printer) row(o *indexv1.Object, prefix []string) error {
 	if p.columns == nil {
-		p.columns = columnsOf(o.GetPayload(), p.Format == "wide")
-		var names []string
-		for _, c := range p.columns {
-			names = append(names, c.name)
+		var err error
+		if p.columns, err = columnsOf(o.GetPayload(), p.Format == "wide", p.Columns); err != nil {
+			return err
 		}
-		p.header(names, prefix)
+		p.header(p.columns.names(), prefix)
 	}
-	cells := slices.Clone(prefix)
-	for _, c := range p.columns {
-		cells = append(cells, c.cell(o))
+	cells, err := p.columns.cells(o, time.Now())
+	if err == nil {
+		p.Table.Row(append(slices.Clone(prefix), cells...))
 	}
-	p.Table.Row(cells)
+	return err
 }
 
 // Printf writes text between the objects; a fault of the writer is kept for Flush.

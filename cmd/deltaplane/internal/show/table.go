@@ -9,9 +9,9 @@ import (
 // tableGap is the space between two columns.
 const tableGap = 3
 
-// table writes rows in aligned columns. It may be flushed again and again: its columns only ever
+// aligned writes rows in aligned columns. It may be flushed again and again: its columns only ever
 // become wider, so that what a watch prints line by line stays below its header.
-type table struct {
+type aligned struct {
 	out    io.Writer
 	rows   [][]string
 	Widths []int
@@ -19,14 +19,14 @@ type table struct {
 
 // Table writes rows in aligned columns.
 func Table(out io.Writer, rows [][]string) error {
-	t := table{out: out, rows: rows}
+	t := aligned{out: out, rows: rows}
 	return t.flush()
 }
 
-func (t *table) Row(cells []string) { t.rows = append(t.rows, cells) }
+func (t *aligned) Row(cells []string) { t.rows = append(t.rows, cells) }
 
 // flush writes the rows that are held back.
-func (t *table) flush() error {
+func (t *aligned) flush() error {
 	for _, row := range t.rows {
 		for i := range len(row) - 1 { // nothing stands behind the last cell
 			if i == len(t.Widths) {

@@ -8,7 +8,7 @@ import (
 func TestRowsFlushedLaterStandBelowTheHeader(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	table := table{out: &out, Widths: []int{7}}
+	table := aligned{out: &out, Widths: []int{7}}
 	steps := [][][]string{
 		{{"EVENT", "NAME", "STATUS"}, {"ADDED", "default/größe-1", "Running"}},
 		{{"UPDATED", "x", "Complete"}, {"DELETED", "default/a-name-that-is-long"}},

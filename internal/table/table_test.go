@@ -7,9 +7,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/deltaplane/deltaplane/services/gateway/request"
-	"github.com/deltaplane/deltaplane/services/gateway/table"
+	"github.com/deltaplane/deltaplane/internal/table"
 )
 
 func columns(names ...string) (all []metav1.TableColumnDefinition) {
@@ -19,7 +19,7 @@ func columns(names ...string) (all []metav1.TableColumnDefinition) {
 	return all
 }
 
-var pods = request.Resource{Version: "v1", Name: "pods"}
+var pods = schema.GroupResource{Resource: "pods"}
 
 func podTable(t testing.TB) *table.Table {
 	t.Helper()
@@ -33,19 +33,19 @@ func podTable(t testing.TB) *table.Table {
 func TestNoTableIsMadeOfColumnsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for what, tc := range map[string]struct {
-		resource request.Resource
+		resource schema.GroupResource
 		columns  []string
 		custom   []table.Column
 	}{
 		"pods of another release":        {pods, []string{"Name", "Ready", "Status", "Restarts", "Age"}, nil},
-		"a resource that is not known":   {request.Resource{Group: "x", Version: "v1", Name: "y"}, []string{"Name", "Z"}, nil},
-		"a custom resource that changes": {request.Resource{Group: "x.y", Version: "v1", Name: "z"}, []string{"Name", "New"}, []table.Column{{Name: "Old", Type: "string", JSONPath: ".a"}}},
+		"a resource that is not known":   {schema.GroupResource{Group: "x", Resource: "y"}, []string{"Name", "Z"}, nil},
+		"a custom resource that changes": {schema.GroupResource{Group: "x.y", Resource: "z"}, []string{"Name", "New"}, []table.Column{{Name: "Old", Type: "string", JSONPath: ".a"}}},
 	} {
 		if made, err := table.New(tc.resource, columns(tc.columns...), tc.custom); made != nil || err != nil {
 			t.Errorf("%s: %v %v", what, made, err)
 		}
 	}
-	if _, err := table.New(request.Resource{}, columns("Name", "A"), []table.Column{{Name: "A", Type: "string", JSONPath: ".a["}}); err == nil {
+	if _, err := table.New(schema.GroupResource{}, columns("Name", "A"), []table.Column{{Name: "A", Type: "string", JSONPath: ".a["}}); err == nil {
 		t.Error("a path that is none is taken")
 	}
 }
@@ -75,14 +75,14 @@ func FuzzRows(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"labels":{"node-role.kubernetes.io/":""}},"status":{"conditions":[{"type":"Ready"}]}}`))
 	all := []*table.Table{podTable(f)}
 	for _, tc := range []struct {
-		resource request.Resource
+		resource schema.GroupResource
 		columns  []string
 		custom   []table.Column
 	}{
-		{request.Resource{Name: "nodes"}, []string{"Name", "Status", "Roles", "Age", "Version", "Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"}, nil},
-		{request.Resource{Name: "events"}, []string{"Last Seen", "Type", "Reason", "Object", "Subobject", "Source", "Message", "First Seen", "Count", "Name"}, nil},
-		{request.Resource{Group: "batch", Name: "jobs"}, []string{"Name", "Status", "Completions", "Duration", "Age", "Containers", "Images", "Selector"}, nil},
-		{request.Resource{Group: "a.b", Name: "c"}, []string{"Name", "X"}, []table.Column{{Name: "X", Type: "string", JSONPath: `.spec.list[?(@.a=="b")].a`}}},
+		{schema.GroupResource{Resource: "nodes"}, []string{"Name", "Status", "Roles", "Age", "Version", "Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"}, nil},
+		{schema.GroupResource{Resource: "events"}, []string{"Last Seen", "Type", "Reason", "Object", "Subobject", "Source", "Message", "First Seen", "Count", "Name"}, nil},
+		{schema.GroupResource{Group: "batch", Resource: "jobs"}, []string{"Name", "Status", "Completions", "Duration", "Age", "Containers", "Images", "Selector"}, nil},
+		{schema.GroupResource{Group: "a.b", Resource: "c"}, []string{"Name", "X"}, []table.Column{{Name: "X", Type: "string", JSONPath: `.spec.list[?(@.a=="b")].a`}}},
 	} {
 		made, err := table.New(tc.resource, columns(tc.columns...), tc.custom)
 		if err != nil || made == nil {

@@ -255,3 +255,12 @@ func ingressCells(i *ingress, now time.Time) []any {
 	}
 	return []any{i.Metadata.Name, deref(i.Spec.IngressClassName, none), i.hosts(), strings.Join(i.Status.LoadBalancer.addresses(), ","), ports, i.age(now)}
 }
+
+type lease struct {
+	named
+	Spec struct{ HolderIdentity string }
+}
+
+func leaseCells(l *lease, now time.Time) []any {
+	return []any{l.Metadata.Name, l.Spec.HolderIdentity, l.age(now)}
+}

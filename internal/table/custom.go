@@ -15,6 +15,7 @@ import (
 // Column is one of a custom resource, behind its name.
 type Column struct {
 	Name, Type, JSONPath string
+	Priority             int32 // above 0: only wide tables have it
 }
 
 // ageColumn is what a custom resource without columns has.
@@ -33,6 +34,11 @@ func customRows(columns []metav1.TableColumnDefinition, custom []Column) (rower,
 			return nil, nil //nolint:nilnil // as above
 		}
 	}
+	return pathRows(custom)
+}
+
+// pathRows makes the cells of custom columns, behind the name.
+func pathRows(custom []Column) (rower, error) {
 	if _, err := parsePaths(custom); err != nil {
 		return nil, err
 	}

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
-
-	"github.com/deltaplane/deltaplane/services/gateway/request"
 )
 
 // Table makes the rows of one resource. It is safe for concurrent use.
@@ -25,7 +24,7 @@ type rower func(object []byte, now time.Time) (cells []any, conditions []metav1.
 
 // New is the table of a resource with the columns of the API server; nil where they are not known.
 // Custom are the columns of a custom resource, nil for others.
-func New(r request.Resource, columns []metav1.TableColumnDefinition, custom []Column) (*Table, error) {
+func New(r schema.GroupResource, columns []metav1.TableColumnDefinition, custom []Column) (*Table, error) {
 	text, err := json.Marshal(columns)
 	if err != nil {
 		return nil, fmt.Errorf("table: columns: %w", err)
@@ -41,7 +40,7 @@ func New(r request.Resource, columns []metav1.TableColumnDefinition, custom []Co
 		}
 		return &Table{text, row}, nil
 	}
-	for _, known := range append(slices.Clip(everybodys), builtin[request.Resource{Group: r.Group, Name: r.Name}]) {
+	for _, known := range append(slices.Clip(everybodys), builtin[r]) {
 		if known.row != nil && slices.Equal(known.columns, names) {
 			return &Table{text, known.row}, nil
 		}
@@ -75,14 +74,15 @@ func (t *Table) AppendRow(b, object, shown []byte, now time.Time) ([]byte, error
 type layout struct {
 	columns []string
 	row     rower
+	wide    []string // those that only wide tables have
 }
 
 // everybodys are layouts of no resource's own.
 var everybodys = []layout{
-	{[]string{"Name", "Age"}, cells(func(o *named, now time.Time) []any { return []any{o.Metadata.Name, o.age(now)} })},
+	{[]string{"Name", "Age"}, cells(func(o *named, now time.Time) []any { return []any{o.Metadata.Name, o.age(now)} }), nil},
 	{[]string{"Name", "Created At"}, cells(func(o *named, _ time.Time) []any {
 		return []any{o.Metadata.Name, o.Metadata.CreationTimestamp.UTC().Format(time.RFC3339)}
-	})},
+	}), nil},
 }
 
 // cells is a rower by objects of one shape.

@@ -1,0 +1,48 @@
+package ask
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/deltaplane/deltaplane/internal/table"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// columns are the printer columns of a custom resource, by its definition in the index; none where
+// the index does not have it, or does not show it to this caller.
+func (s *selection) columns(ctx context.Context, index indexv1.IndexServiceClient) []table.Column {
+	c := s.found
+	if s.output != "table" && s.output != "wide" || !strings.Contains(c.GetGroup(), ".") ||
+		table.Builtin(schema.GroupResource{Group: c.GetGroup(), Resource: c.GetResource()}) != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	answer, err := index.Get(ctx, &indexv1.GetRequest{
+		Collection: c.GetCluster() + "/customresourcedefinitions.v1.apiextensions.k8s.io", Key: c.GetResource() + "." + c.GetGroup(),
+		View: indexv1.View_VIEW_FULL,
+	})
+	if err != nil {
+		return nil
+	}
+	var definition struct {
+		Spec struct {
+			Versions []struct {
+				Name                     string
+				AdditionalPrinterColumns []table.Column
+			}
+		}
+	}
+	if json.Unmarshal(answer.GetObject().GetPayload(), &definition) != nil {
+		return nil
+	}
+	for _, v := range definition.Spec.Versions {
+		if v.Name == c.GetVersion() {
+			return v.AdditionalPrinterColumns
+		}
+	}
+	return nil
+}
