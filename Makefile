@@ -199,6 +199,13 @@ clientgo-next: deps ## the same with the newer version of client-go
 	echo "client-go $(CLIENT_GO_NEXT)"; \
 	DELTAPLANE_MODFILE_DIR=$$dir go test -vet=off -count=1 -p 1 $(SHORT) -timeout $(TIMEOUT) -mod=mod -modfile=$$dir/go.mod ./...
 
+##### dashboards and alerts (test/alerts, a module of its own) #####
+
+# promtool and the engine of Prometheus come from its Go module.
+.PHONY: alerts-test
+alerts-test: ## rules, their pages and dashboards against what the services show, and each panel on a running system
+	cd test/alerts && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
+
 ##### controller-runtime (client/controllerruntime, a module of its own) #####
 
 # The suite is controller-runtime's own of pkg/cache, taken from the module cache; with DELTAPLANE_KUBE=1 it and the
