@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -99,7 +99,7 @@ func (c catalog) faults(text string) (faults []string) {
 				return nil
 			}
 			for _, m := range n.LabelMatchers {
-				if m.Name != labels.MetricName && !slices.Contains(known, m.Name) && !slices.Contains(targetLabels, m.Name) {
+				if m.Name != model.MetricNameLabel && !slices.Contains(known, m.Name) && !slices.Contains(targetLabels, m.Name) {
 					faults = append(faults, fmt.Sprintf("%s has no label %q", n.Name, m.Name))
 				}
 			}

@@ -1,6 +1,9 @@
 package alerts
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // A Dashboard is a page of Grafana: rows of panels.
 type Dashboard struct {
@@ -76,10 +79,9 @@ func (p Panel) quiet(why string) Panel {
 
 // quantiles is a panel of a histogram: half, and 99 of 100.
 func quantiles(title, metric, match string, by ...string) Panel {
-	legend, group := "", "le"
-	for _, l := range by {
-		legend += "{{" + l + "}} "
-		group += ", " + l
+	group, legend := strings.Join(append([]string{"le"}, by...), ", "), ""
+	if len(by) > 0 {
+		legend = "{{" + strings.Join(by, "}} {{") + "}} "
 	}
 	expr := func(q string) string {
 		return "histogram_quantile(" + q + ", sum by (" + group + ") (rate(" + metric + "_bucket{" + scope + match + "}[$__rate_interval])))"

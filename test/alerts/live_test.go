@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
@@ -130,7 +131,7 @@ func (u *up) scrape(t *testing.T, store *teststorage.TestStorage, at time.Time) 
 		if err != nil {
 			is = 0
 		}
-		add(component, address, labels.FromStrings(labels.MetricName, "up"), is)
+		add(component, address, labels.FromStrings(model.MetricNameLabel, "up"), is)
 		p, err := textparse.New(text, "text/plain; version=0.0.4", labels.NewSymbolTable(), textparse.ParserOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -173,6 +174,7 @@ func get(ctx context.Context, url string) ([]byte, error) {
 // Every expression of every panel, but of those that say why they may be empty, is asked until it
 // has data. The system is under a load meanwhile, and is given two minutes.
 func TestEveryPanelHasDataWhileTheSystemWorks(t *testing.T) {
+	t.Parallel()
 	u := startUp(t)
 	store := teststorage.New(t)
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, EnableDelayedNameRemoval: true, Parser: parser.NewParser(parser.Options{})})
