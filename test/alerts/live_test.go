@@ -27,11 +27,11 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 )
 
-var word = regexp.MustCompile(`^[a-z_]+`)
+var picked = regexp.MustCompile(`\$(\w+)`)
 
 // plain is an expression with everything picked.
 func plain(expr string) string {
-	return regexp.MustCompile(`\$(namespace|collection|queue|controller)\b`).ReplaceAllString(strings.ReplaceAll(expr, "$__rate_interval", "1m"), ".*")
+	return picked.ReplaceAllString(strings.ReplaceAll(expr, "$__rate_interval", "1m"), ".*")
 }
 
 // up is a `deltaplane up`, and where its parts show their metrics.
