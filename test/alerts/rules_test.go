@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"go.yaml.in/yaml/v3"
+	k8syaml "sigs.k8s.io/yaml"
 )
 
 const (
@@ -285,30 +287,31 @@ func TestTheManifestsNameFilesAndLabelsThatThereAre(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	var monitor struct {
-		Spec struct {
-			JobLabel string `yaml:"jobLabel"`
-			Classic  bool   `yaml:"scrapeClassicHistograms"`
-			Selector struct {
-				MatchLabels map[string]string `yaml:"matchLabels"`
-			}
-			Endpoints []struct {
-				Port, Path  string
-				HonorLabels bool `yaml:"honorLabels"`
-				Relabelings []struct {
-					TargetLabel string `yaml:"targetLabel"`
-				}
-			}
-		}
-	}
-	read(t, monitoring+"servicemonitor.yaml", &monitor)
+	var monitor monitoringv1.ServiceMonitor
+	strictly(t, "servicemonitor.yaml", &monitor)
 	const name = "app.kubernetes.io/name"
 	spec := monitor.Spec
-	if spec.JobLabel != name || spec.Selector.MatchLabels[name] != "deltaplane" || !spec.Classic || len(spec.Endpoints) != 1 {
-		t.Fatalf("the monitor is %+v", spec)
+	if spec.JobLabel != name || spec.Selector.MatchLabels[name] != "deltaplane" || spec.ScrapeClassicHistograms == nil || !*spec.ScrapeClassicHistograms {
+		t.Errorf("the monitor is %+v", spec)
+	}
+	if len(spec.Endpoints) != 1 {
+		t.Fatalf("the monitor scrapes %+v", spec.Endpoints)
 	}
 	e := spec.Endpoints[0]
-	if e.Port != "admin" || e.Path != "/metrics" || !e.HonorLabels || len(e.Relabelings) != 1 || e.Relabelings[0].TargetLabel != "component" {
+	if e.Port != "admin" || e.Path != "/metrics" || !e.HonorLabels || len(e.RelabelConfigs) != 1 || e.RelabelConfigs[0].TargetLabel != "component" {
 		t.Errorf("the monitor scrapes %+v", e)
+	}
+	strictly(t, "prometheusrule.yaml", &monitoringv1.PrometheusRule{})
+}
+
+// strictly reads an object of the operator, which may have no field that it does not know.
+func strictly(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(monitoring + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k8syaml.UnmarshalStrict(text, into); err != nil {
+		t.Errorf("%s: %v", file, err)
 	}
 }
