@@ -305,6 +305,15 @@ kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kub
 chaos-node: deps containerd-deps containerd ## a node under faults for CHAOS: nothing may run twice
 	DELTAPLANE_CHAOS=$(CHAOS) DELTAPLANE_CHAOS_SEED=$(CHAOS_SEED) go test -count=1 -v -timeout 24h -run NothingRunsTwice ./test/node
 
+##### the chart (test/helm, a module of its own with Helm in it) #####
+
+.PHONY: chart-render chart-test
+chart-render: ## write deploy/kubernetes and deploy/rbac.yaml, which are made of deploy/chart
+	cd test/helm && go run ./cmd/render
+
+chart-test: ## the chart: lint, what it renders with many values, and that what is made of it is unchanged
+	cd test/helm && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
+
 ##### compose #####
 
 .PHONY: compose-up compose-down compose-test
