@@ -4,7 +4,6 @@ package chart
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -23,7 +22,7 @@ const (
 // safe for concurrent use: Helm keeps its settings in variables.
 func Helm(args ...string) (string, error) {
 	var out bytes.Buffer
-	quiet := func(bool) { slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil))) }
+	quiet := func(bool) { slog.SetDefault(slog.New(slog.DiscardHandler)) }
 	cmd, err := helmcmd.NewRootCmd(&out, args, quiet)
 	if err != nil {
 		return "", fmt.Errorf("helm: %w", err)

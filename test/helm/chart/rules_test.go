@@ -85,8 +85,8 @@ func TestEveryContainerIsConfined(t *testing.T) { //nolint:paralleltest // Helm 
 	}
 }
 
-// TestEveryReferenceResolves looks for what objects name: accounts, roles, services, config maps and
-// the Secrets of certificates.
+// Accounts, roles, services, config maps and the Secrets of certificates are there
+// where something names them.
 func TestEveryReferenceResolves(t *testing.T) { //nolint:paralleltest // see above
 	for name, args := range cases {
 		all := objects(t, args)
@@ -180,7 +180,7 @@ func TestEveryReferenceResolves(t *testing.T) { //nolint:paralleltest // see abo
 	}
 }
 
-// TestOurProgramTakesTheFlagsOfEveryContainer has the program itself read them, with --help last.
+// TestOurProgramTakesTheFlagsOfEveryContainer has the program read them, with --help last.
 func TestOurProgramTakesTheFlagsOfEveryContainer(t *testing.T) { //nolint:paralleltest // see above
 	takes := func(args []string) error {
 		cmd := exec.Command(program(t), append(slices.Clone(args), "--help")...)

@@ -12,20 +12,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A schema is the part of a JSON schema that says which values there are.
-type schema struct {
+// A shape is the part of a JSON schema that says which values there are.
+type shape struct {
 	Ref         string            `json:"$ref"`
-	Properties  map[string]schema `json:"properties"`
+	Properties  map[string]shape `json:"properties"`
 	Additional  any               `json:"additionalProperties"`
-	Definitions map[string]schema `json:"definitions"`
+	Definitions map[string]shape `json:"definitions"`
 }
 
-var definitions map[string]schema
+var definitions map[string]shape
 
-func readValues(t *testing.T) (map[string]any, map[string]schema) {
+func readValues(t *testing.T) (map[string]any, map[string]shape) {
 	t.Helper()
 	var values map[string]any
-	var s schema
+	var s shape
 	read := func(name string, into any) {
 		text, err := os.ReadFile(filepath.Join(Dir(root), name))
 		if err == nil && strings.HasSuffix(name, ".json") {
@@ -44,7 +44,7 @@ func readValues(t *testing.T) (map[string]any, map[string]schema) {
 }
 
 // checkKnown compares what a value has with what the schema permits: both name the same.
-func checkKnown(t *testing.T, path string, value any, s schema) {
+func checkKnown(t *testing.T, path string, value any, s shape) {
 	t.Helper()
 	if name, is := strings.CutPrefix(s.Ref, "#/definitions/"); is {
 		s = definitions[name]

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestValuesThatAreWrongAreRefusedByName has a value for each kind of fault, and what the refusal names.
+// Each is a kind of fault, and what its refusal names.
 func TestValuesThatAreWrongAreRefusedByName(t *testing.T) { //nolint:paralleltest // Helm keeps its settings in variables
 	for _, c := range []struct{ set, names string }{
 		{"replicas=2", "replicas"},
