@@ -12,6 +12,7 @@ protected-mode no
 # What is acknowledged is on its way to a replica; a primary that is cut off takes nothing more after 10 s.
 min-replicas-to-write 1
 min-replicas-max-lag 10
+repl-diskless-sync-delay 0
 {{- end }}
 {{- if include "deltaplane.secure" . }}
 port 0
@@ -115,7 +116,7 @@ if [ ! -s /data/sentinel/sentinel.conf ]; then
     echo "sentinel announce-port 26379"
     echo "sentinel monitor deltaplane $first 6379 {{ add (div (int .Values.redis.replicas) 2) 1 }}"
     echo "sentinel down-after-milliseconds deltaplane 5000"
-    echo "sentinel failover-timeout deltaplane 30000"
+    echo "sentinel failover-timeout deltaplane 10000"
   } >/data/sentinel/new.conf
   mv /data/sentinel/new.conf /data/sentinel/sentinel.conf
 fi

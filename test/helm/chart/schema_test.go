@@ -14,9 +14,9 @@ import (
 
 // A shape is the part of a JSON schema that says which values there are.
 type shape struct {
-	Ref         string            `json:"$ref"`
+	Ref         string           `json:"$ref"`
 	Properties  map[string]shape `json:"properties"`
-	Additional  any               `json:"additionalProperties"`
+	Additional  any              `json:"additionalProperties"`
 	Definitions map[string]shape `json:"definitions"`
 }
 
