@@ -311,7 +311,7 @@ chaos-node: deps containerd-deps containerd ## a node under faults for CHAOS: no
 chart-render: ## write deploy/kubernetes and deploy/rbac.yaml, which are made of deploy/chart
 	cd test/helm && go run ./cmd/render
 
-chart-test: ## the chart: lint, what it renders with many values, and that what is made of it is unchanged
+chart-test: deps ## the chart: lint, what it renders with many values, that what is made of it is unchanged; with DELTAPLANE_KUBE=1 its installation
 	cd test/helm && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
 
 ##### compose #####

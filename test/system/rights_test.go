@@ -200,8 +200,26 @@ func deeds(t *testing.T, log, part string) (done []right, refused []string) {
 	return done, refused
 }
 
-// Each part runs with a service account of its own that has the shipped role alone, and does all that
-// it does. What it asked for is then exactly what the role grants.
+func TestRightsThatDifferAreNamed(t *testing.T) {
+	t.Parallel()
+	pods, jobs := right{"get", "", "pods", ""}, right{"get", "batch", "jobs", "a"}
+	for _, c := range []struct {
+		granted, done []right
+		names         string
+	}{
+		{[]right{pods, jobs}, []right{{"get", "", "pods", "b"}, jobs}, ""},
+		{[]right{pods}, []right{pods, jobs}, "not granted: get jobs"},
+		{[]right{pods, jobs}, []right{pods, {"get", "batch", "jobs", "b"}}, "not granted: get jobs"},
+		{[]right{pods, jobs}, []right{pods}, "never used: get jobs"},
+	} {
+		if err := compareRights(c.granted, c.done); (err == nil) != (c.names == "") || err != nil && !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%v for %v: %v, want %q", c.granted, c.done, err, c.names)
+		}
+	}
+}
+
+// Each part runs with a service account of its own that has the shipped role alone, and does all
+// that it does. What it asked for is then exactly what the role grants.
 func TestRealPartsUseTheRightsTheyHaveAndNoOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -258,8 +276,8 @@ func TestRealPartsUseTheRightsTheyHaveAndNoOthers(t *testing.T) {
 	}
 }
 
-// jobsOfAllRights has the Job controller finish, stop and delete Jobs, and begin again without what the
-// queue knew: it then reads live, and a pod that is not selected any more by its name.
+// jobsOfAllRights has the Job controller finish, stop and delete Jobs, and begin again without what
+// the queue knew: it then reads live, and a pod that is not selected any more by its name.
 func (k *kubeCluster) jobsOfAllRights(t *testing.T, x *Target, p *plane, control func(string)) {
 	t.Helper()
 	finished := jobOf("finished", map[string]string{runSeconds: "1"}, func(s *batchv1.JobSpec) {

@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A redisPod is what the chart runs in one pod of Redis: the scripts of the config map, on an address
-// of the loopback network for the pod's name.
+// A redisPod is what the chart runs in one pod of Redis: the scripts of the config map, on an
+// address of the loopback network for the pod's name.
 type redisPod struct {
 	t             *testing.T
 	host, dir     string
@@ -152,8 +152,8 @@ func known(ctx context.Context, pods []*redisPod) bool {
 	return true
 }
 
-// A primary that comes back without its disk does not have the others forget what they know, and all of
-// them may stop at once.
+// A primary that comes back without its disk does not have the others forget what they know, and
+// all of them may stop at once.
 func TestRedisKeepsWhatItTookWhenItsPrimaryIsLost(t *testing.T) { //nolint:paralleltest // Helm keeps its settings in variables
 	pods := redisPods(t)
 	for _, p := range pods {
