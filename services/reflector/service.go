@@ -112,10 +112,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.mirror = mirror
 	s.mu.Unlock()
-	s.loops.Go(func() {
-		s.log.FollowHealth(mirror, func(up bool) { s.rpc.SetServing(reflectorv1.ReflectorService_ServiceDesc.ServiceName, up) })
-	})
-	err := s.rpc.Run(ctx, s.admin.Run, func(context.Context) error {
+	err := s.rpc.Run(ctx, s.admin.Run, s.tellHealth, func(context.Context) error {
 		for _, spec := range s.cfg.Resources {
 			s.begin(spec, reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED, nil)
 		}
@@ -205,8 +202,15 @@ func (s *Service) checkSource(context.Context) error {
 	failing, fails := 0, 0
 	for _, r := range all {
 		v := r.state.get()
-		if v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF || v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED {
+		switch v.phase {
+		case reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF, reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED:
 			fails++
+			last = v
+		case reflectorv1.ReflectionState_REFLECTION_STATE_LISTING, reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING:
+			if v.reason == "" {
+				break
+			}
+			fails++ // it tries again, which heals nothing yet
 			last = v
 		}
 		if v.reason != "" {
