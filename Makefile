@@ -10,6 +10,7 @@ PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 GOLANGCI_VERSION           := v2.15.0
 GHZ_VERSION                := v0.93.0
 COMPOSE_VERSION            := v5.0.2
+CYCLONEDX_VERSION          := v1.10.0
 
 BIN := $(CURDIR)/.tmp/bin
 PKG ?= ./...
@@ -43,6 +44,7 @@ $(eval $(call tool,protoc-gen-go,google.golang.org/protobuf/cmd/protoc-gen-go,$(
 $(eval $(call tool,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION)))
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_VERSION)))
 $(eval $(call tool,ghz,github.com/bojand/ghz/cmd/ghz,$(GHZ_VERSION)))
+$(eval $(call tool,cyclonedx-gomod,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod,$(CYCLONEDX_VERSION)))
 $(eval $(call tool,docker-compose,github.com/docker/compose/v5/cmd,$(COMPOSE_VERSION)))
 
 BUF      := $(BIN)/.buf-$(BUF_VERSION)
@@ -50,6 +52,7 @@ PLUGINS  := $(BIN)/.protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(BIN)/.protoc-gen-go
 GOLANGCI := $(BIN)/.golangci-lint-$(GOLANGCI_VERSION)
 GHZ      := $(BIN)/.ghz-$(GHZ_VERSION)
 COMPOSE  := $(BIN)/.docker-compose-$(COMPOSE_VERSION)
+CYCLONE  := $(BIN)/.cyclonedx-gomod-$(CYCLONEDX_VERSION)
 
 .PHONY: tools tools-compose tools-ghz
 tools: $(BUF) $(PLUGINS) $(GOLANGCI) $(GHZ) $(COMPOSE) ## build the pinned tools into .tmp/bin
@@ -96,6 +99,28 @@ fix: $(GOLANGCI) ## apply what go fix, the formatters and the linters can mend
 .PHONY: build up
 build: ## build bin/deltaplane
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli.version=$$(git describe --always --dirty 2>/dev/null || echo dev)" -o bin/deltaplane ./cmd/deltaplane
+
+##### releases: the same bytes from the same sources, wherever they lie #####
+
+VERSION   ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+PLATFORMS ?= linux/amd64 linux/arm64
+RELEASE   := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli.version=$(VERSION)"
+
+.PHONY: release sbom verify-release
+release: ## bin/deltaplane-OS-ARCH for PLATFORMS, and their checksums
+	@mkdir -p bin && rm -f bin/deltaplane-*
+	@set -e; for p in $(PLATFORMS); do echo "$$p"; GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) -o bin/deltaplane-$${p%/*}-$${p#*/} ./cmd/deltaplane; done
+	@cd bin && sha256sum deltaplane-* >SHA256SUMS && cat SHA256SUMS
+
+# Read from the programs themselves, so that it names what is in them; it has no time and no serial number.
+sbom: release $(CYCLONE) ## a CycloneDX bill of materials beside each program of a release
+	@set -e; for f in $$(cd bin && sed 's/.* //' SHA256SUMS); do $(BIN)/cyclonedx-gomod bin -json -licenses=false -noserial -notimestamp -output bin/$$f.cdx.json bin/$$f; done; ls bin
+
+verify-release: ## builds this machine's program here and from a copy elsewhere, and compares them
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; mkdir $$dir/copy; \
+	git ls-files -z | tar --null -T - -cf - | tar -C $$dir/copy -xf -; \
+	$(RELEASE) -o $$dir/here ./cmd/deltaplane; (cd $$dir/copy && $(RELEASE) -o $$dir/there ./cmd/deltaplane); \
+	cmp $$dir/here $$dir/there; sha256sum <$$dir/here
 
 up: ## run everything in one process (go run ./cmd/deltaplane up)
 	go run ./cmd/deltaplane up
