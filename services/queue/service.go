@@ -110,7 +110,7 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
 		SetServing: s.setServing, Tick: s.sessions.ForgetIdle,
 	}, condition)
-	s.servers = s.answering(cfg, set, events, reader, permits)
+	s.servers = s.answering(cfg, set, events, reader, permits, condition.Limit)
 	s.servers.register(s.rpc)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader, may permits) *servers {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader, may permits, limit func() error) *servers {
 	stopping := s.rpc.Stopping()
 	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &servers{
@@ -139,7 +139,7 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 			lenCall: reader,
 		},
 		admin: &adminServer{adminCalls: &admin.Server{
-			Queues: s.queues, Look: reader, History: events, Permit: may.stream, MaxQueues: cfg.MaxQueues, Stopping: stopping,
+			Queues: s.queues, Look: reader, History: events, Sessions: s.sessions, Limit: limit, Permit: may.stream, MaxQueues: cfg.MaxQueues, Stopping: stopping,
 		}},
 		backoff: &backoffServer{backoffCalls: &backoff.Server{Queues: s.queues}},
 	}

@@ -24,12 +24,24 @@ type Server struct {
 	Queues  *transaction.Queues
 	Look    Reader
 	History *history.Recent // nil when none is kept
+	// Sessions are asked who works on a queue here.
+	Sessions Sessions
+	// Limit says why the store refuses adds, nil while it does not.
+	Limit func() error
 	// Permit says whether the caller may drain a queue.
 	Permit wire.Permit
 	// MaxQueues bounds the queues of the store.
 	MaxQueues int
 	Stopping  <-chan struct{}
 	making    sync.Mutex // of queues, one at a time
+}
+
+// Sessions know who works on queues here.
+type Sessions interface {
+	// Workers counts who takes keys of a queue, and those of them that would take one more now.
+	Workers(l *transaction.Queue) (all, free int64)
+	// Holder is the session that holds a key; nil when it does not hold it by this server.
+	Holder(session string, d *transaction.Dispatcher, key string) *queuev1.Holder
 }
 
 // Len implements the QueueService.
@@ -213,14 +225,18 @@ func (s *Server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (
 		if err != nil {
 			return nil, err
 		}
-		q := &queuev1.QueueStatus{
-			Config: wire.ConfigOut(n, cfg), Counts: wire.Counts(st.Counts), Closed: st.Closed, Paused: st.Paused, HeldUntil: wire.Stamp(st.HeldUntil),
-			Unreachable: missing,
-		}
-		if st.OldestReady != 0 {
-			q.OldestReady = wire.Span(max(st.Now-st.OldestReady, 0))
-		}
-		out.Queues = append(out.Queues, q)
+		out.Queues = append(out.Queues, queueStatus(n, cfg, st, missing))
 	}
 	return out, nil
+}
+
+func queueStatus(name string, cfg workqueue.Config, st engine.Status, missing []int32) *queuev1.QueueStatus {
+	q := &queuev1.QueueStatus{
+		Config: wire.ConfigOut(name, cfg), Counts: wire.Counts(st.Counts), Closed: st.Closed, Paused: st.Paused, HeldUntil: wire.Stamp(st.HeldUntil),
+		Unreachable: missing,
+	}
+	if st.OldestReady != 0 {
+		q.OldestReady = wire.Span(max(st.Now-st.OldestReady, 0))
+	}
+	return q
 }

@@ -30,7 +30,36 @@ func (s *Server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queue
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.InspectResponse{Item: wire.Item(done.Replies[0].Item), History: s.History.Key(r.GetQueue(), r.GetKey())}, nil
+	item := done.Replies[0].Item
+	out := &queuev1.InspectResponse{Item: wire.Item(item), History: s.History.Key(r.GetQueue(), r.GetKey())}
+	if r.GetSurroundings() {
+		out.Surroundings, err = s.surroundings(ctx, r.GetQueue(), item, done.Now)
+	}
+	return out, err
+}
+
+// surroundings are what decides beside a key when it runs.
+func (s *Server) surroundings(ctx context.Context, queue string, item *workqueue.Item, now int64) (*queuev1.Surroundings, error) {
+	cfg, st, missing, err := s.Look.status(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	out := &queuev1.Surroundings{Queue: queueStatus(queue, cfg, st, missing), StoreTime: wire.Stamp(now)}
+	if err := s.Limit(); err != nil {
+		out.RefusesAdds = rpc.Reason(rpc.Status(err, wire.Rules))
+	}
+	l, ok := s.Queues.Known(queue)
+	if !ok { // it was deleted meanwhile
+		return out, nil
+	}
+	out.Workers, out.WorkersFree = s.Sessions.Workers(l)
+	if item.Holder != "" {
+		out.Holder = s.Sessions.Holder(item.Holder, l.At(item.Key), item.Key)
+	}
+	if step := l.Step.Load(); step != nil {
+		out.ClockStep = &queuev1.ClockStep{Time: wire.Stamp(step.Now), Corrected: wire.Span(step.By)}
+	}
+	return out, nil
 }
 
 // listed are the states ListItems takes.

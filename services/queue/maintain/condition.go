@@ -100,6 +100,13 @@ func (c *Condition) partial() bool {
 	return c.part != nil
 }
 
+// Limit is why the store refuses adds, nil while it does not.
+func (c *Condition) Limit() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limit
+}
+
 // setGauges sets the metric. Mu must be held.
 func (c *Condition) setGauges() {
 	set := func(reason string, on bool) {

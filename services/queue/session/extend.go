@@ -158,7 +158,7 @@ func (w *extending) part(d *transaction.Dispatcher, refs []*queuev1.LeaseRef, c 
 			}
 			remaining := time.Duration(c.Replies[i].Deadline-c.Now) * time.Microsecond
 			if h := w.ss.find(d, r); h != nil {
-				h.deadline, h.known = at.Add(remaining), c.Replies[i].Deadline
+				h.deadline, h.known, h.at = at.Add(remaining), c.Replies[i].Deadline, c.Now
 			}
 			if w.over {
 				continue

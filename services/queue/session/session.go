@@ -16,6 +16,7 @@ type leased struct {
 	since    time.Time
 	deadline time.Time           // by this server's clock
 	known    int64               // the same by the store's clock
+	at       int64               // when it was granted or last extended, by the store's clock; zero where that is not known
 	from     *transaction.Waiter // who leased it
 	stream   Stream              // whose credit it uses; nil for a Get's
 	paid     bool                // the credit has been given back
@@ -39,6 +40,7 @@ type Session struct {
 	spare     []*leased            // to be used again
 	shut      bool
 	stream    Stream                                          // the one stream that is in charge
+	client    string                                          // what its worker calls itself
 	producers map[Producer]bool                               // Produce streams
 	gets      map[*transaction.Waiter]*transaction.Dispatcher // Gets that wait
 	changed   chan struct{}                                   // closed when a lease went, if anybody waits for it
@@ -72,7 +74,7 @@ func (s *Session) Hold(d *transaction.Dispatcher, leases []workqueue.Lease, now 
 	for i := range leases {
 		l := &leases[i]
 		s.put(LeaseKey{d, l.Token}, leased{
-			key: l.Key, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
+			key: l.Key, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, at: now, from: from, stream: st,
 		})
 	}
 }

@@ -28,11 +28,11 @@ type Producer interface {
 	ShutDown()
 }
 
-// TakeOver puts a stream in charge of the session; it returns the one that was.
-func (s *Session) TakeOver(st Stream) (old Stream) {
+// TakeOver puts a stream of a client in charge of the session; it returns the one that was.
+func (s *Session) TakeOver(st Stream, client string) (old Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, s.stream = s.stream, st
+	old, s.stream, s.client = s.stream, st, client
 	return old
 }
 

@@ -138,6 +138,16 @@ func (c *Credit) has(t *Waiter) bool {
 	return false
 }
 
+// CanTake says whether a waiter has credit, also where a transaction has reserved it.
+func (d *Dispatcher) CanTake(t *Waiter) bool {
+	d.mu.Lock()
+	reserved := t.reserved > 0
+	d.mu.Unlock()
+	t.Credit.mu.Lock()
+	defer t.Credit.mu.Unlock()
+	return !t.Credit.blocked && (reserved || t.Credit.Any > 0 || t.Own != nil && t.Own.free > 0)
+}
+
 // Block keeps credit from being used, or lets it be used again; it returns
 // waiters that waited for that.
 func (c *Credit) Block(blocked bool) (unblocked []*Waiter) {

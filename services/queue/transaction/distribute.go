@@ -11,6 +11,9 @@ import (
 // the next transaction without a reason.
 func (d *Dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) time.Duration {
 	d.queues.History.Record(d.Name, b.authors(), &b.tx, r)
+	if r.Corrected != nil {
+		d.Queue.Step.Store(r.Corrected)
+	}
 	if d.unresolved {
 		d.confirm(b)
 	}

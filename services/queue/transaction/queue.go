@@ -22,9 +22,10 @@ type Queue struct {
 	Partitions []*Dispatcher
 	Metrics    *metrics.Queue
 
-	Paused  atomic.Bool  // by a call that came here
-	Streams atomic.Int64 // that keep the queue
-	Used    atomic.Int64 // when the store last noted a use from here, in Unix nanoseconds
+	Paused  atomic.Bool                          // by a call that came here
+	Streams atomic.Int64                         // that keep the queue
+	Used    atomic.Int64                         // when the store last noted a use from here, in Unix nanoseconds
+	Step    atomic.Pointer[workqueue.Correction] // of the store's clock, the last one seen here; nil for none
 
 	Context context.Context         // of the dispatchers; its cause tells why it ended
 	end     context.CancelCauseFunc // of Context

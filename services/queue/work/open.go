@@ -74,7 +74,7 @@ func (s *Server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if len(st.all) == 0 {
 		return nil, refusal
 	}
-	if old := ss.TakeOver(st); old != nil {
+	if old := ss.TakeOver(st, h.GetClient()); old != nil {
 		old.Close(wire.ErrMoved)
 	}
 	for _, q := range st.all {

@@ -1428,7 +1428,9 @@ type InspectRequest struct {
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// The key.
-	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Also tell what decides beside the key when it runs.
+	Surroundings  bool `protobuf:"varint,3,opt,name=surroundings,proto3" json:"surroundings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1477,6 +1479,242 @@ func (x *InspectRequest) GetKey() string {
 	return ""
 }
 
+func (x *InspectRequest) GetSurroundings() bool {
+	if x != nil {
+		return x.Surroundings
+	}
+	return false
+}
+
+// Surroundings is what decides beside the key itself when it runs. What is of this server alone is
+// not of the others that share its store.
+type Surroundings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue, without partitions that cannot be reached.
+	Queue *QueueStatus `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The store's clock.
+	StoreTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=store_time,json=storeTime,proto3" json:"store_time,omitempty"`
+	// Work streams and waiting calls of Get of this server that take keys of the queue.
+	Workers int64 `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`
+	// Those of them that would take one more key now; the others hold as many as they can.
+	WorkersFree int64 `protobuf:"varint,4,opt,name=workers_free,json=workersFree,proto3" json:"workers_free,omitempty"`
+	// The session that holds the key, where this server has leased to it or extended its lease.
+	Holder *Holder `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Why the store takes no adds at present, STORE_FULL or STORE_UNFIT; empty while it does.
+	RefusesAdds string `protobuf:"bytes,6,opt,name=refuses_adds,json=refusesAdds,proto3" json:"refuses_adds,omitempty"`
+	// The last step of the store's clock that this server kept away from the queue; absent for none.
+	ClockStep     *ClockStep `protobuf:"bytes,7,opt,name=clock_step,json=clockStep,proto3" json:"clock_step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Surroundings) Reset() {
+	*x = Surroundings{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Surroundings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Surroundings) ProtoMessage() {}
+
+func (x *Surroundings) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Surroundings.ProtoReflect.Descriptor instead.
+func (*Surroundings) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Surroundings) GetQueue() *QueueStatus {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
+func (x *Surroundings) GetStoreTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StoreTime
+	}
+	return nil
+}
+
+func (x *Surroundings) GetWorkers() int64 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *Surroundings) GetWorkersFree() int64 {
+	if x != nil {
+		return x.WorkersFree
+	}
+	return 0
+}
+
+func (x *Surroundings) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *Surroundings) GetRefusesAdds() string {
+	if x != nil {
+		return x.RefusesAdds
+	}
+	return ""
+}
+
+func (x *Surroundings) GetClockStep() *ClockStep {
+	if x != nil {
+		return x.ClockStep
+	}
+	return nil
+}
+
+// Holder is a session that holds a key.
+type Holder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether its Work stream is open here.
+	Connected bool `protobuf:"varint,1,opt,name=connected,proto3" json:"connected,omitempty"`
+	// When the lease began or was last extended here, by the store's clock.
+	ExtendedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=extended_at,json=extendedAt,proto3" json:"extended_at,omitempty"`
+	// How long the lease lasts from then on.
+	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	// What the worker calls itself in its hello.
+	Client        string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holder) Reset() {
+	*x = Holder{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holder) ProtoMessage() {}
+
+func (x *Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holder.ProtoReflect.Descriptor instead.
+func (*Holder) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Holder) GetConnected() bool {
+	if x != nil {
+		return x.Connected
+	}
+	return false
+}
+
+func (x *Holder) GetExtendedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExtendedAt
+	}
+	return nil
+}
+
+func (x *Holder) GetLease() *durationpb.Duration {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+func (x *Holder) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+// ClockStep is a step of a store's clock.
+type ClockStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was found out, by the store's clock as it goes on.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// By how much the queue's time was set right; the clock stepped by as much the other way.
+	Corrected     *durationpb.Duration `protobuf:"bytes,2,opt,name=corrected,proto3" json:"corrected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockStep) Reset() {
+	*x = ClockStep{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockStep) ProtoMessage() {}
+
+func (x *ClockStep) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockStep.ProtoReflect.Descriptor instead.
+func (*ClockStep) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ClockStep) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ClockStep) GetCorrected() *durationpb.Duration {
+	if x != nil {
+		return x.Corrected
+	}
+	return nil
+}
+
 // InspectResponse is what is known of the key.
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1484,14 +1722,16 @@ type InspectResponse struct {
 	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// What happened to it last, newest first, as this server has seen it. A server keeps the last
 	// events of the keys it saw last; they are for people and gone when it restarts.
-	History       []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
+	History []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
+	// Where it was asked for.
+	Surroundings  *Surroundings `protobuf:"bytes,3,opt,name=surroundings,proto3" json:"surroundings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1743,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1756,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InspectResponse) GetItem() *Item {
@@ -1529,6 +1769,13 @@ func (x *InspectResponse) GetItem() *Item {
 func (x *InspectResponse) GetHistory() []*HistoryEvent {
 	if x != nil {
 		return x.History
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetSurroundings() *Surroundings {
+	if x != nil {
+		return x.Surroundings
 	}
 	return nil
 }
@@ -1553,7 +1800,7 @@ type ListItemsRequest struct {
 
 func (x *ListItemsRequest) Reset() {
 	*x = ListItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1812,7 @@ func (x *ListItemsRequest) String() string {
 func (*ListItemsRequest) ProtoMessage() {}
 
 func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1825,7 @@ func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
 func (*ListItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListItemsRequest) GetQueue() string {
@@ -1631,7 +1878,7 @@ type ListItemsResponse struct {
 
 func (x *ListItemsResponse) Reset() {
 	*x = ListItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1890,7 @@ func (x *ListItemsResponse) String() string {
 func (*ListItemsResponse) ProtoMessage() {}
 
 func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1903,7 @@ func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
 func (*ListItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListItemsResponse) GetItems() []*Item {
@@ -1693,7 +1940,7 @@ type ItemResult struct {
 
 func (x *ItemResult) Reset() {
 	*x = ItemResult{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1952,7 @@ func (x *ItemResult) String() string {
 func (*ItemResult) ProtoMessage() {}
 
 func (x *ItemResult) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1965,7 @@ func (x *ItemResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemResult.ProtoReflect.Descriptor instead.
 func (*ItemResult) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ItemResult) GetKey() string {
@@ -1748,7 +1995,7 @@ type RetryNowRequest struct {
 
 func (x *RetryNowRequest) Reset() {
 	*x = RetryNowRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +2007,7 @@ func (x *RetryNowRequest) String() string {
 func (*RetryNowRequest) ProtoMessage() {}
 
 func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +2020,7 @@ func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryNowRequest.ProtoReflect.Descriptor instead.
 func (*RetryNowRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RetryNowRequest) GetQueue() string {
@@ -1801,7 +2048,7 @@ type RetryNowResponse struct {
 
 func (x *RetryNowResponse) Reset() {
 	*x = RetryNowResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2060,7 @@ func (x *RetryNowResponse) String() string {
 func (*RetryNowResponse) ProtoMessage() {}
 
 func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2073,7 @@ func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryNowResponse.ProtoReflect.Descriptor instead.
 func (*RetryNowResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RetryNowResponse) GetResults() []*ItemResult {
@@ -1849,7 +2096,7 @@ type ReleaseItemsRequest struct {
 
 func (x *ReleaseItemsRequest) Reset() {
 	*x = ReleaseItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2108,7 @@ func (x *ReleaseItemsRequest) String() string {
 func (*ReleaseItemsRequest) ProtoMessage() {}
 
 func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2121,7 @@ func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseItemsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReleaseItemsRequest) GetQueue() string {
@@ -1902,7 +2149,7 @@ type ReleaseItemsResponse struct {
 
 func (x *ReleaseItemsResponse) Reset() {
 	*x = ReleaseItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2161,7 @@ func (x *ReleaseItemsResponse) String() string {
 func (*ReleaseItemsResponse) ProtoMessage() {}
 
 func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2174,7 @@ func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseItemsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReleaseItemsResponse) GetResults() []*ItemResult {
@@ -1950,7 +2197,7 @@ type DeleteItemsRequest struct {
 
 func (x *DeleteItemsRequest) Reset() {
 	*x = DeleteItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2209,7 @@ func (x *DeleteItemsRequest) String() string {
 func (*DeleteItemsRequest) ProtoMessage() {}
 
 func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2222,7 @@ func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteItemsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeleteItemsRequest) GetQueue() string {
@@ -2003,7 +2250,7 @@ type DeleteItemsResponse struct {
 
 func (x *DeleteItemsResponse) Reset() {
 	*x = DeleteItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2262,7 @@ func (x *DeleteItemsResponse) String() string {
 func (*DeleteItemsResponse) ProtoMessage() {}
 
 func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2275,7 @@ func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteItemsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteItemsResponse) GetResults() []*ItemResult {
@@ -2126,13 +2373,34 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12 \n" +
 	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12-\n" +
 	"\x04held\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04held\x12\x18\n" +
-	"\arepeats\x18\b \x01(\x03R\arepeats\"8\n" +
+	"\arepeats\x18\b \x01(\x03R\arepeats\"\\\n" +
 	"\x0eInspectRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"}\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\"\n" +
+	"\fsurroundings\x18\x03 \x01(\bR\fsurroundings\"\xd5\x02\n" +
+	"\fSurroundings\x126\n" +
+	"\x05queue\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueStatusR\x05queue\x129\n" +
+	"\n" +
+	"store_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tstoreTime\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\x03R\aworkers\x12!\n" +
+	"\fworkers_free\x18\x04 \x01(\x03R\vworkersFree\x123\n" +
+	"\x06holder\x18\x05 \x01(\v2\x1b.deltaplane.queue.v1.HolderR\x06holder\x12!\n" +
+	"\frefuses_adds\x18\x06 \x01(\tR\vrefusesAdds\x12=\n" +
+	"\n" +
+	"clock_step\x18\a \x01(\v2\x1e.deltaplane.queue.v1.ClockStepR\tclockStep\"\xac\x01\n" +
+	"\x06Holder\x12\x1c\n" +
+	"\tconnected\x18\x01 \x01(\bR\tconnected\x12;\n" +
+	"\vextended_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"extendedAt\x12/\n" +
+	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"t\n" +
+	"\tClockStep\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
+	"\tcorrected\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tcorrected\"\xc4\x01\n" +
 	"\x0fInspectResponse\x12-\n" +
 	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
-	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\xb0\x01\n" +
+	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\x12E\n" +
+	"\fsurroundings\x18\x03 \x01(\v2!.deltaplane.queue.v1.SurroundingsR\fsurroundings\"\xb0\x01\n" +
 	"\x10ListItemsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
@@ -2220,7 +2488,7 @@ func file_deltaplane_queue_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(State)(0),                     // 0: deltaplane.queue.v1.State
 	(EventKind)(0),                 // 1: deltaplane.queue.v1.EventKind
@@ -2245,86 +2513,98 @@ var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(*Item)(nil),                   // 20: deltaplane.queue.v1.Item
 	(*HistoryEvent)(nil),           // 21: deltaplane.queue.v1.HistoryEvent
 	(*InspectRequest)(nil),         // 22: deltaplane.queue.v1.InspectRequest
-	(*InspectResponse)(nil),        // 23: deltaplane.queue.v1.InspectResponse
-	(*ListItemsRequest)(nil),       // 24: deltaplane.queue.v1.ListItemsRequest
-	(*ListItemsResponse)(nil),      // 25: deltaplane.queue.v1.ListItemsResponse
-	(*ItemResult)(nil),             // 26: deltaplane.queue.v1.ItemResult
-	(*RetryNowRequest)(nil),        // 27: deltaplane.queue.v1.RetryNowRequest
-	(*RetryNowResponse)(nil),       // 28: deltaplane.queue.v1.RetryNowResponse
-	(*ReleaseItemsRequest)(nil),    // 29: deltaplane.queue.v1.ReleaseItemsRequest
-	(*ReleaseItemsResponse)(nil),   // 30: deltaplane.queue.v1.ReleaseItemsResponse
-	(*DeleteItemsRequest)(nil),     // 31: deltaplane.queue.v1.DeleteItemsRequest
-	(*DeleteItemsResponse)(nil),    // 32: deltaplane.queue.v1.DeleteItemsResponse
-	(*QueueConfig)(nil),            // 33: deltaplane.queue.v1.QueueConfig
-	(*Counts)(nil),                 // 34: deltaplane.queue.v1.Counts
-	(*durationpb.Duration)(nil),    // 35: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
-	(*v1.CollectionRevision)(nil),  // 37: deltaplane.delta.v1.CollectionRevision
-	(*Expectations)(nil),           // 38: deltaplane.queue.v1.Expectations
-	(Outcome)(0),                   // 39: deltaplane.queue.v1.Outcome
+	(*Surroundings)(nil),           // 23: deltaplane.queue.v1.Surroundings
+	(*Holder)(nil),                 // 24: deltaplane.queue.v1.Holder
+	(*ClockStep)(nil),              // 25: deltaplane.queue.v1.ClockStep
+	(*InspectResponse)(nil),        // 26: deltaplane.queue.v1.InspectResponse
+	(*ListItemsRequest)(nil),       // 27: deltaplane.queue.v1.ListItemsRequest
+	(*ListItemsResponse)(nil),      // 28: deltaplane.queue.v1.ListItemsResponse
+	(*ItemResult)(nil),             // 29: deltaplane.queue.v1.ItemResult
+	(*RetryNowRequest)(nil),        // 30: deltaplane.queue.v1.RetryNowRequest
+	(*RetryNowResponse)(nil),       // 31: deltaplane.queue.v1.RetryNowResponse
+	(*ReleaseItemsRequest)(nil),    // 32: deltaplane.queue.v1.ReleaseItemsRequest
+	(*ReleaseItemsResponse)(nil),   // 33: deltaplane.queue.v1.ReleaseItemsResponse
+	(*DeleteItemsRequest)(nil),     // 34: deltaplane.queue.v1.DeleteItemsRequest
+	(*DeleteItemsResponse)(nil),    // 35: deltaplane.queue.v1.DeleteItemsResponse
+	(*QueueConfig)(nil),            // 36: deltaplane.queue.v1.QueueConfig
+	(*Counts)(nil),                 // 37: deltaplane.queue.v1.Counts
+	(*durationpb.Duration)(nil),    // 38: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
+	(*v1.CollectionRevision)(nil),  // 40: deltaplane.delta.v1.CollectionRevision
+	(*Expectations)(nil),           // 41: deltaplane.queue.v1.Expectations
+	(Outcome)(0),                   // 42: deltaplane.queue.v1.Outcome
 }
 var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
-	33, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	33, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	33, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	34, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	35, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	36, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	36, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	36, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	36, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	37, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	38, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	39, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
 	6,  // 6: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	35, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
-	35, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
-	35, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
-	34, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	38, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
+	38, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
+	38, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
+	37, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
 	0,  // 11: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	36, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	36, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	36, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	36, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	37, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	38, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	39, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	39, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	39, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	39, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	40, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	41, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
 	1,  // 18: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
-	36, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
-	39, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
-	35, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
-	20, // 22: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	21, // 23: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	0,  // 24: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	20, // 25: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	2,  // 26: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
-	26, // 27: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	26, // 28: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	26, // 29: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	3,  // 30: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	5,  // 31: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	8,  // 32: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	10, // 33: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	12, // 34: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	14, // 35: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	16, // 36: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	18, // 37: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	22, // 38: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	24, // 39: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	27, // 40: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	29, // 41: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	31, // 42: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	4,  // 43: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	7,  // 44: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	9,  // 45: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	11, // 46: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	13, // 47: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	15, // 48: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	17, // 49: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	19, // 50: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	23, // 51: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	25, // 52: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	28, // 53: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	30, // 54: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	32, // 55: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	43, // [43:56] is the sub-list for method output_type
-	30, // [30:43] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	39, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
+	42, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
+	38, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
+	6,  // 22: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
+	39, // 23: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
+	24, // 24: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
+	25, // 25: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
+	39, // 26: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
+	38, // 27: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
+	39, // 28: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
+	38, // 29: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
+	20, // 30: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	21, // 31: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	23, // 32: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
+	0,  // 33: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	20, // 34: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	2,  // 35: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
+	29, // 36: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	29, // 37: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	29, // 38: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	3,  // 39: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	5,  // 40: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	8,  // 41: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	10, // 42: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	12, // 43: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	14, // 44: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	16, // 45: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	18, // 46: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	22, // 47: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	27, // 48: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	30, // 49: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	32, // 50: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	34, // 51: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	4,  // 52: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	7,  // 53: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	9,  // 54: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	11, // 55: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	13, // 56: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	15, // 57: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	17, // 58: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	19, // 59: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	26, // 60: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	28, // 61: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	31, // 62: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	33, // 63: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	35, // 64: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	52, // [52:65] is the sub-list for method output_type
+	39, // [39:52] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_admin_proto_init() }
@@ -2340,7 +2620,7 @@ func file_deltaplane_queue_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_admin_proto_rawDesc), len(file_deltaplane_queue_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
