@@ -82,7 +82,11 @@ type More struct {
 	Data             []byte
 	Owner            string
 	Creates, Deletes []string
+	Writes           []Write // settle: for people, no rule reads them
 }
+
+// Write is an object that a worker wrote, and its version by that; any may be empty.
+type Write struct{ Verb, Collection, Key, RV string }
 
 // Status is what an operation did.
 type Status uint8

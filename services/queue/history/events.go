@@ -24,7 +24,7 @@ type event struct {
 	at      int64
 	token   uint64
 	text    int64  // where it begins, of all text ever written
-	sum     uint32 // of the text, also when it has been overwritten
+	sum     uint32 // of the trace context of an add
 	textLen uint16
 	kind    uint8
 	outcome workqueue.Outcome
@@ -94,9 +94,12 @@ func (h *Recent) Key(queue, key string) []*queuev1.HistoryEvent {
 			Kind: queuev1.EventKind(e.kind), Time: wire.Stamp(e.at), SessionId: session,
 			Outcome: wire.OutcomeOut(e.outcome), Repeats: int64(e.repeats),
 		}
-		if text := string(h.read(e)); e.kind == added {
-			o.Traceparent = text
-		} else {
+		switch text, records := split(string(h.read(e))); e.kind {
+		case added:
+			o.Traceparent, o.Barrier = text, wire.Revisions(barrierOf(records))
+		case endedWell:
+			o.Reason, o.Writes = text, wire.Writes(writesOf(records))
+		default:
 			o.Reason = text
 		}
 		if e.kind == endedWell || e.kind == lostLease {

@@ -32,12 +32,13 @@ type Recent struct {
 	text     []byte // the ring of texts
 	written  int64  // bytes of text ever written
 	sessions sessionNames
+	scratch  []byte // a text that is being made
 }
 
 const (
 	keptEvents  = 8
 	pastChunk   = 1024
-	textPerKey  = 40
+	textPerKey  = 96
 	keptNames   = 1 << 14
 	longestText = 1024
 )
@@ -98,7 +99,7 @@ func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply,
 				last.at = now
 				return
 			}
-			h.add(p, event{at: now, kind: added, session: by}, op.Trace)
+			h.add(p, event{at: now, kind: added, session: by, sum: h.sum(op.Trace)}, h.causes(op))
 		}
 	case workqueue.OpSettle:
 		switch rep.Status {
@@ -106,7 +107,7 @@ func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply,
 			p := h.of(h.hash(q, op.Key))
 			e := event{at: now, kind: endedWell, token: op.Token, outcome: op.Outcome, session: by}
 			p.since(&e)
-			h.add(p, e, reason(op))
+			h.add(p, e, h.outcome(op))
 		case workqueue.Lost:
 			h.lost(h.of(h.hash(q, op.Key)), op.Token, by, now)
 		}
@@ -121,15 +122,8 @@ func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply,
 	}
 }
 
-func reason(op *workqueue.Op) string {
-	if op.More == nil {
-		return ""
-	}
-	return op.More.Reason
-}
-
-var operations = map[workqueue.OpKind]string{
-	workqueue.OpRetryNow: "RetryNow", workqueue.OpRevoke: "ReleaseItems", workqueue.OpDelete: "DeleteItems",
+var operations = map[workqueue.OpKind][]byte{
+	workqueue.OpRetryNow: []byte("RetryNow"), workqueue.OpRevoke: []byte("ReleaseItems"), workqueue.OpDelete: []byte("DeleteItems"),
 }
 
 const (
@@ -149,7 +143,7 @@ func (h *Recent) leased(q uint64, holder uint32, l *workqueue.Lease, now int64) 
 			h.lost(p, before.token, before.session, now)
 		}
 	}
-	h.add(p, event{at: now, kind: begun, token: l.Token, session: holder}, "")
+	h.add(p, event{at: now, kind: begun, token: l.Token, session: holder}, nil)
 }
 
 // lost records a lost lease, once.
@@ -161,7 +155,7 @@ func (h *Recent) lost(p *keyEvents, token uint64, by uint32, now int64) {
 	}
 	e := event{at: now, kind: lostLease, token: token, session: by}
 	p.since(&e)
-	h.add(p, e, "")
+	h.add(p, e, nil)
 }
 
 // of finds what is remembered of a key, or makes room for it.
@@ -194,9 +188,8 @@ func (h *Recent) of(hash uint64) *keyEvents {
 
 func (h *Recent) at(i int32) *keyEvents { return &h.chunks[i/pastChunk][i%pastChunk] }
 
-func (h *Recent) add(p *keyEvents, e event, text string) {
-	if text != "" {
-		e.sum = h.sum(text)
+func (h *Recent) add(p *keyEvents, e event, text []byte) {
+	if len(text) > 0 {
 		e.text, e.textLen = h.write(text[:min(len(text), longestText)])
 	}
 	p.events[p.begun%keptEvents] = e
@@ -205,7 +198,7 @@ func (h *Recent) add(p *keyEvents, e event, text string) {
 
 // write puts text into the ring, whole: what does not fit before its end
 // begins at the start.
-func (h *Recent) write(text string) (at int64, n uint16) {
+func (h *Recent) write(text []byte) (at int64, n uint16) {
 	if h.text == nil {
 		h.text = make([]byte, max(h.max*textPerKey, 4*longestText))
 	}

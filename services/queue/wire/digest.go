@@ -44,10 +44,16 @@ func (d *Digest) Op(op *workqueue.Op) {
 	d.Number(op.Token)
 	d.Number(uint64(op.Delay)) //nolint:gosec // the same bits
 	d.Text(op.Trace)
-	if m := op.More; m != nil && len(m.Barrier)+len(m.Wrote)+len(m.Reason) > 0 {
+	if m := op.More; m != nil && len(m.Barrier)+len(m.Wrote)+len(m.Reason)+len(m.Writes) > 0 {
 		d.marks(m.Barrier)
 		d.marks(m.Wrote)
 		d.Text(m.Reason)
+		for i := range m.Writes {
+			d.Text(m.Writes[i].Verb)
+			d.Text(m.Writes[i].Collection)
+			d.Text(m.Writes[i].Key)
+			d.Text(m.Writes[i].RV)
+		}
 	}
 }
 

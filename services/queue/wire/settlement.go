@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -33,10 +35,48 @@ func (c *Checks) Settlement(at string, st *queuev1.Settlement) workqueue.Op {
 		c.Add(at+".reason", "%d bytes, at most %d of UTF-8", len(r), workqueue.MaxReasonLen)
 	}
 	read, wrote := c.Barrier(at+".read_at", st.GetReadAt()), c.Barrier(at+".wrote", st.GetWrote())
-	if st.GetReason() != "" || len(read) > 0 || len(wrote) > 0 {
-		op.More = &workqueue.More{Reason: st.GetReason(), Barrier: read, Wrote: wrote}
+	writes := c.writes(at+".writes", st.GetWrites())
+	if st.GetReason() != "" || len(read) > 0 || len(wrote) > 0 || len(writes) > 0 {
+		op.More = &workqueue.More{Reason: st.GetReason(), Barrier: read, Wrote: wrote, Writes: writes}
 	}
 	return op
+}
+
+// maxWrites is how many writes a settlement may name.
+const maxWrites = 16
+
+func (c *Checks) writes(at string, in []*queuev1.Write) []workqueue.Write {
+	if len(in) == 0 {
+		return nil
+	}
+	if len(in) > maxWrites {
+		c.Add(at, "%d, at most %d", len(in), maxWrites)
+		return nil
+	}
+	out := make([]workqueue.Write, len(in))
+	for i, w := range in {
+		out[i] = workqueue.Write{Verb: w.GetVerb(), Collection: w.GetCollection(), Key: w.GetKey(), RV: w.GetResourceVersion()}
+		for _, f := range [...]struct {
+			name, value string
+			most        int
+		}{
+			{"verb", out[i].Verb, 16}, {"collection", out[i].Collection, 512}, {"key", out[i].Key, workqueue.MaxKeyLen}, {"resource_version", out[i].RV, 128},
+		} {
+			if len(f.value) > f.most || strings.ContainsFunc(f.value, unicode.IsControl) || !utf8.ValidString(f.value) {
+				c.Add(at+"."+f.name, "%d bytes, at most %d of UTF-8 without control characters", len(f.value), f.most)
+			}
+		}
+	}
+	return out
+}
+
+// Writes is the contract's writes.
+func Writes(in []workqueue.Write) []*queuev1.Write {
+	var out []*queuev1.Write
+	for _, w := range in {
+		out = append(out, &queuev1.Write{Verb: w.Verb, Collection: w.Collection, Key: w.Key, ResourceVersion: w.RV})
+	}
+	return out
 }
 
 // lastEvent is the latest time an event may have: what every engine's numbers

@@ -1331,7 +1331,11 @@ type HistoryEvent struct {
 	// How long a settled or lost lease was held.
 	Held *durationpb.Duration `protobuf:"bytes,7,opt,name=held,proto3" json:"held,omitempty"`
 	// Equal events in a row that this one stands for, beside itself.
-	Repeats       int64 `protobuf:"varint,8,opt,name=repeats,proto3" json:"repeats,omitempty"`
+	Repeats int64 `protobuf:"varint,8,opt,name=repeats,proto3" json:"repeats,omitempty"`
+	// Of an add, the barrier that it came with: the changes that it is for.
+	Barrier []*v1.CollectionRevision `protobuf:"bytes,9,rep,name=barrier,proto3" json:"barrier,omitempty"`
+	// Of a settlement, what the worker wrote. What does not fit is left out.
+	Writes        []*Write `protobuf:"bytes,10,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1420,6 +1424,20 @@ func (x *HistoryEvent) GetRepeats() int64 {
 		return x.Repeats
 	}
 	return 0
+}
+
+func (x *HistoryEvent) GetBarrier() []*v1.CollectionRevision {
+	if x != nil {
+		return x.Barrier
+	}
+	return nil
+}
+
+func (x *HistoryEvent) GetWrites() []*Write {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
 }
 
 // InspectRequest names a key.
@@ -2363,7 +2381,7 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\fexpectations\x18\r \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
 	"\vlast_reason\x18\x0e \x01(\tR\n" +
 	"lastReason\x12!\n" +
-	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\"\xcc\x02\n" +
+	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\"\xc3\x03\n" +
 	"\fHistoryEvent\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.deltaplane.queue.v1.EventKindR\x04kind\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
@@ -2373,7 +2391,10 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12 \n" +
 	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12-\n" +
 	"\x04held\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04held\x12\x18\n" +
-	"\arepeats\x18\b \x01(\x03R\arepeats\"\\\n" +
+	"\arepeats\x18\b \x01(\x03R\arepeats\x12A\n" +
+	"\abarrier\x18\t \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\abarrier\x122\n" +
+	"\x06writes\x18\n" +
+	" \x03(\v2\x1a.deltaplane.queue.v1.WriteR\x06writes\"\\\n" +
 	"\x0eInspectRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\"\n" +
@@ -2533,6 +2554,7 @@ var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(*v1.CollectionRevision)(nil),  // 40: deltaplane.delta.v1.CollectionRevision
 	(*Expectations)(nil),           // 41: deltaplane.queue.v1.Expectations
 	(Outcome)(0),                   // 42: deltaplane.queue.v1.Outcome
+	(*Write)(nil),                  // 43: deltaplane.queue.v1.Write
 }
 var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
 	36, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
@@ -2557,54 +2579,56 @@ var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
 	39, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
 	42, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
 	38, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
-	6,  // 22: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
-	39, // 23: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
-	24, // 24: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
-	25, // 25: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
-	39, // 26: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
-	38, // 27: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
-	39, // 28: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
-	38, // 29: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
-	20, // 30: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	21, // 31: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	23, // 32: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
-	0,  // 33: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	20, // 34: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	2,  // 35: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
-	29, // 36: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	29, // 37: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	29, // 38: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	3,  // 39: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	5,  // 40: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	8,  // 41: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	10, // 42: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	12, // 43: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	14, // 44: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	16, // 45: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	18, // 46: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	22, // 47: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	27, // 48: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	30, // 49: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	32, // 50: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	34, // 51: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	4,  // 52: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	7,  // 53: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	9,  // 54: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	11, // 55: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	13, // 56: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	15, // 57: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	17, // 58: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	19, // 59: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	26, // 60: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	28, // 61: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	31, // 62: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	33, // 63: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	35, // 64: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	52, // [52:65] is the sub-list for method output_type
-	39, // [39:52] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	40, // 22: deltaplane.queue.v1.HistoryEvent.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	43, // 23: deltaplane.queue.v1.HistoryEvent.writes:type_name -> deltaplane.queue.v1.Write
+	6,  // 24: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
+	39, // 25: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
+	24, // 26: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
+	25, // 27: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
+	39, // 28: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
+	38, // 29: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
+	39, // 30: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
+	38, // 31: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
+	20, // 32: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	21, // 33: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	23, // 34: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
+	0,  // 35: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	20, // 36: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	2,  // 37: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
+	29, // 38: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	29, // 39: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	29, // 40: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	3,  // 41: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	5,  // 42: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	8,  // 43: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	10, // 44: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	12, // 45: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	14, // 46: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	16, // 47: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	18, // 48: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	22, // 49: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	27, // 50: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	30, // 51: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	32, // 52: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	34, // 53: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	4,  // 54: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	7,  // 55: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	9,  // 56: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	11, // 57: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	13, // 58: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	15, // 59: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	17, // 60: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	19, // 61: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	26, // 62: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	28, // 63: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	31, // 64: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	33, // 65: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	35, // 66: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	54, // [54:67] is the sub-list for method output_type
+	41, // [41:54] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_admin_proto_init() }

@@ -275,6 +275,80 @@ func (Action) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
+// Write is an object that a worker wrote.
+type Write struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How: create, update, patch or delete; at most 16 bytes.
+	Verb string `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
+	// Whole name of the object's collection, as "dev/pods.v1"; at most 512 bytes.
+	Collection string `protobuf:"bytes,2,opt,name=collection,proto3" json:"collection,omitempty"`
+	// The object's key, "namespace/name" or "name"; at most 1,024 bytes.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// Its resource version by the write; empty where the answer has none, as of most deletions. At
+	// most 128 bytes.
+	ResourceVersion string `protobuf:"bytes,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Write) Reset() {
+	*x = Write{}
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Write) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Write) ProtoMessage() {}
+
+func (x *Write) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Write.ProtoReflect.Descriptor instead.
+func (*Write) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Write) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *Write) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
+}
+
+func (x *Write) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Write) GetResourceVersion() string {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return ""
+}
+
 // LeaseRef names a lease.
 type LeaseRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -290,7 +364,7 @@ type LeaseRef struct {
 
 func (x *LeaseRef) Reset() {
 	*x = LeaseRef{}
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[0]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +376,7 @@ func (x *LeaseRef) String() string {
 func (*LeaseRef) ProtoMessage() {}
 
 func (x *LeaseRef) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[0]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +389,7 @@ func (x *LeaseRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRef.ProtoReflect.Descriptor instead.
 func (*LeaseRef) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{0}
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *LeaseRef) GetQueue() string {
@@ -356,7 +430,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +442,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[1]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +455,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Control) GetAction() Action {
@@ -431,7 +505,7 @@ type Counts struct {
 
 func (x *Counts) Reset() {
 	*x = Counts{}
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[2]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +517,7 @@ func (x *Counts) String() string {
 func (*Counts) ProtoMessage() {}
 
 func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[2]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +530,7 @@ func (x *Counts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counts.ProtoReflect.Descriptor instead.
 func (*Counts) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Counts) GetReady() int64 {
@@ -513,7 +587,7 @@ type Expectations struct {
 
 func (x *Expectations) Reset() {
 	*x = Expectations{}
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +599,7 @@ func (x *Expectations) String() string {
 func (*Expectations) ProtoMessage() {}
 
 func (x *Expectations) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[3]
+	mi := &file_deltaplane_queue_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +612,7 @@ func (x *Expectations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expectations.ProtoReflect.Descriptor instead.
 func (*Expectations) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_queue_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Expectations) GetOwnerUid() string {
@@ -580,7 +654,14 @@ var File_deltaplane_queue_v1_types_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/types.proto\x12\x13deltaplane.queue.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n" +
+	"\x1fdeltaplane/queue/v1/types.proto\x12\x13deltaplane.queue.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"x\n" +
+	"\x05Write\x12\x12\n" +
+	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x02 \x01(\tR\n" +
+	"collection\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12)\n" +
+	"\x10resource_version\x18\x04 \x01(\tR\x0fresourceVersion\"H\n" +
 	"\bLeaseRef\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -646,22 +727,23 @@ func file_deltaplane_queue_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_deltaplane_queue_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_deltaplane_queue_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_deltaplane_queue_v1_types_proto_goTypes = []any{
 	(DelayPolicy)(0),              // 0: deltaplane.queue.v1.DelayPolicy
 	(AddStatus)(0),                // 1: deltaplane.queue.v1.AddStatus
 	(Outcome)(0),                  // 2: deltaplane.queue.v1.Outcome
 	(Action)(0),                   // 3: deltaplane.queue.v1.Action
-	(*LeaseRef)(nil),              // 4: deltaplane.queue.v1.LeaseRef
-	(*Control)(nil),               // 5: deltaplane.queue.v1.Control
-	(*Counts)(nil),                // 6: deltaplane.queue.v1.Counts
-	(*Expectations)(nil),          // 7: deltaplane.queue.v1.Expectations
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*Write)(nil),                 // 4: deltaplane.queue.v1.Write
+	(*LeaseRef)(nil),              // 5: deltaplane.queue.v1.LeaseRef
+	(*Control)(nil),               // 6: deltaplane.queue.v1.Control
+	(*Counts)(nil),                // 7: deltaplane.queue.v1.Counts
+	(*Expectations)(nil),          // 8: deltaplane.queue.v1.Expectations
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_deltaplane_queue_v1_types_proto_depIdxs = []int32{
 	3, // 0: deltaplane.queue.v1.Control.action:type_name -> deltaplane.queue.v1.Action
-	4, // 1: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	8, // 2: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
+	5, // 1: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	9, // 2: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
 	3, // [3:3] is the sub-list for method output_type
 	3, // [3:3] is the sub-list for method input_type
 	3, // [3:3] is the sub-list for extension type_name
@@ -680,7 +762,7 @@ func file_deltaplane_queue_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_types_proto_rawDesc), len(file_deltaplane_queue_v1_types_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

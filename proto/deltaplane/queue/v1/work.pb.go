@@ -514,7 +514,10 @@ type Settlement struct {
 	// what it read as well: the `upper` of the answers.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
 	// Priority of a retry; left out keeps the lease's.
-	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
+	Priority *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
+	// The objects that the worker wrote, at most 16, for people: the history of Inspect shows them as
+	// far as they fit into 1,024 bytes with the reason. Nothing waits for them; see wrote.
+	Writes        []*Write `protobuf:"bytes,10,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +611,13 @@ func (x *Settlement) GetWrote() []*v1.CollectionRevision {
 func (x *Settlement) GetPriority() *wrapperspb.Int32Value {
 	if x != nil {
 		return x.Priority
+	}
+	return nil
+}
+
+func (x *Settlement) GetWrites() []*Write {
+	if x != nil {
+		return x.Writes
 	}
 	return nil
 }
@@ -2140,7 +2150,7 @@ const file_deltaplane_queue_v1_work_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\tR\n" +
 	"generation\x12\x19\n" +
 	"\bclock_us\x18\x04 \x01(\x03R\aclockUs\x12 \n" +
-	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\x85\x03\n" +
+	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\xb9\x03\n" +
 	"\n" +
 	"Settlement\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
@@ -2151,7 +2161,9 @@ const file_deltaplane_queue_v1_work_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12@\n" +
 	"\aread_at\x18\a \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x06readAt\x12=\n" +
 	"\x05wrote\x18\b \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x05wrote\x127\n" +
-	"\bpriority\x18\t \x01(\v2\x1b.google.protobuf.Int32ValueR\bpriority\"\xcb\x01\n" +
+	"\bpriority\x18\t \x01(\v2\x1b.google.protobuf.Int32ValueR\bpriority\x122\n" +
+	"\x06writes\x18\n" +
+	" \x03(\v2\x1a.deltaplane.queue.v1.WriteR\x06writes\"\xcb\x01\n" +
 	"\fSettleResult\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x129\n" +
@@ -2307,8 +2319,9 @@ var file_deltaplane_queue_v1_work_proto_goTypes = []any{
 	(*Expectations)(nil),          // 27: deltaplane.queue.v1.Expectations
 	(Outcome)(0),                  // 28: deltaplane.queue.v1.Outcome
 	(*wrapperspb.Int32Value)(nil), // 29: google.protobuf.Int32Value
-	(*LeaseRef)(nil),              // 30: deltaplane.queue.v1.LeaseRef
-	(*Control)(nil),               // 31: deltaplane.queue.v1.Control
+	(*Write)(nil),                 // 30: deltaplane.queue.v1.Write
+	(*LeaseRef)(nil),              // 31: deltaplane.queue.v1.LeaseRef
+	(*Control)(nil),               // 32: deltaplane.queue.v1.Control
 }
 var file_deltaplane_queue_v1_work_proto_depIdxs = []int32{
 	24, // 0: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
@@ -2325,47 +2338,48 @@ var file_deltaplane_queue_v1_work_proto_depIdxs = []int32{
 	26, // 11: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
 	26, // 12: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
 	29, // 13: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
-	0,  // 14: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
-	24, // 15: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
-	4,  // 16: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
-	5,  // 17: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
-	30, // 18: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	30, // 19: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	25, // 20: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	30, // 21: deltaplane.queue.v1.ExtendResponse.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	25, // 22: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	30, // 23: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
-	4,  // 24: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	30, // 25: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	10, // 26: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
-	11, // 27: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
-	12, // 28: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
-	13, // 29: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	15, // 30: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	14, // 31: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
-	24, // 32: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	25, // 33: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	30, // 34: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	30, // 35: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	30, // 36: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	18, // 37: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
-	1,  // 38: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	5,  // 39: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	0,  // 40: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
-	30, // 41: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	25, // 42: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	30, // 43: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	17, // 44: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	19, // 45: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	20, // 46: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	21, // 47: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	31, // 48: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	22, // 49: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	30, // 14: deltaplane.queue.v1.Settlement.writes:type_name -> deltaplane.queue.v1.Write
+	0,  // 15: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
+	24, // 16: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
+	4,  // 17: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
+	5,  // 18: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
+	31, // 19: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	31, // 20: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	25, // 21: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
+	31, // 22: deltaplane.queue.v1.ExtendResponse.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	25, // 23: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
+	31, // 24: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
+	4,  // 25: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
+	31, // 26: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	10, // 27: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
+	11, // 28: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
+	12, // 29: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
+	13, // 30: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
+	15, // 31: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
+	14, // 32: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
+	24, // 33: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	25, // 34: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
+	31, // 35: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
+	31, // 36: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	31, // 37: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	18, // 38: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
+	1,  // 39: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
+	5,  // 40: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
+	0,  // 41: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
+	31, // 42: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	25, // 43: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
+	31, // 44: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	17, // 45: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
+	19, // 46: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
+	20, // 47: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
+	21, // 48: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
+	32, // 49: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
+	22, // 50: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_work_proto_init() }
