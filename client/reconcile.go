@@ -247,7 +247,7 @@ const maxReason = 1024
 // settle writes r into a settlement, of which nothing stays.
 func (r *Result) settle(s *queuev1.Settlement, queue, key string, token uint64) {
 	s.Queue, s.Key, s.Token, s.Outcome, s.Reason = queue, key, token, r.Outcome.wire(), r.Reason
-	s.Delay, s.ReadAt, s.Wrote, s.Priority = nil, nil, nil, nil
+	s.Delay, s.ReadAt, s.Wrote, s.Priority, s.Writes = nil, nil, nil, nil, nil
 	if r.Reason != "" {
 		s.Reason = clip(r.Reason, maxReason)
 	}

@@ -1,18 +1,23 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/deltaplane/deltaplane/internal/wrote"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -36,6 +41,15 @@ type task struct {
 type taskContext struct {
 	context.Context
 	deadline time.Time
+	notes    wrote.Notes
+}
+
+// Value implements [context.Context]: clients note in it what the reconcile writes.
+func (c *taskContext) Value(key any) any {
+	if key == (wrote.Key{}) {
+		return &c.notes
+	}
+	return c.Context.Value(key)
 }
 
 // Deadline implements [context.Context].
@@ -376,6 +390,7 @@ func (w *Worker) finish(t *task, res Result) *task {
 		w.abandon()
 	default:
 		w.send(t.id, &res)
+		w.outbox[len(w.outbox)-1].Writes = writes(&t.context.notes, w.cfg.Queue)
 	}
 	var next *task
 	if !w.pulls {
@@ -385,6 +400,24 @@ func (w *Worker) finish(t *task, res Result) *task {
 	w.checkIdle()
 	w.notify()
 	return next
+}
+
+// writes are what a reconcile wrote. A client that does not know its cluster writes to the queue's,
+// which by custom begins the queue's name.
+func writes(n *wrote.Notes, queue string) (out []*queuev1.Write) {
+	cluster, _, _ := strings.Cut(queue, "/")
+	for _, w := range n.All() {
+		collection := cmp.Or(w.Cluster, cluster) + "/" + w.Resource
+		if !plain(collection, 512) || !plain(w.Key, 1024) || !plain(w.RV, 128) {
+			continue // no API server has such names, and the settlement must not fail for it
+		}
+		out = append(out, &queuev1.Write{Verb: w.Verb, Collection: collection, Key: w.Key, ResourceVersion: w.RV})
+	}
+	return out
+}
+
+func plain(text string, most int) bool {
+	return len(text) <= most && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
 // abandon makes sure that nobody extends a lease that is to run out: for as long

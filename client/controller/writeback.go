@@ -1,12 +1,15 @@
 package controller
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
 	"github.com/deltaplane/deltaplane/client/internal/writeback"
+	"github.com/deltaplane/deltaplane/internal/wrote"
 )
 
 // Transport is for clients of a cluster's API server, with client-go by Wrap of rest.Config. An
@@ -14,6 +17,9 @@ import (
 // the collection's objects: an object that was read here lacks it. The error wraps
 // [client.ErrDroppedFields] and names the fields. Of the subresources only status is looked at, and
 // patches and Apply are sent. An index that cannot be asked is an error too.
+//
+// What a reconcile writes by requests with its context stands in the history of its key, which
+// "deltaplane why" shows.
 func (c *Controller) Transport(cluster string) func(next http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return &transport{guard: c.guard, cluster: cmp.Or(cluster, c.o.Cluster), next: next}
@@ -29,7 +35,7 @@ type transport struct {
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodPut {
-		return t.next.RoundTrip(r)
+		return t.send(r)
 	}
 	for _, target := range targets(r.URL.Path) {
 		target.of.Cluster = t.cluster
@@ -40,8 +46,40 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("controller: PUT %s is not sent: %w", r.URL.Path, err)
 		}
 	}
-	return t.next.RoundTrip(r)
+	return t.send(r)
 }
+
+// mostNoted bounds the answers in which the version of what was written is looked for.
+const mostNoted = 4 << 20
+
+// send notes what the context's reconcile writes.
+func (t *transport) send(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	notes := wrote.In(r.Context())
+	if err != nil || notes == nil || !wrote.Writes(r.Method) || resp.StatusCode >= http.StatusBadRequest || r.URL.Query().Has("dryRun") {
+		return resp, err
+	}
+	var answer []byte
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && resp.ContentLength <= mostNoted {
+		body := resp.Body
+		answer, err = io.ReadAll(io.LimitReader(body, mostNoted))
+		rest := io.Reader(body)
+		if err != nil { // the caller meets it where it is
+			rest = failing{err}
+		}
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(answer), rest), body}
+	}
+	notes.Answered(t.cluster, r.Method, r.URL.Path, answer)
+	return resp, nil
+}
+
+type failing struct{ err error }
+
+// Read implements [io.Reader].
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // target is an object's resource, and the subresource.
 type target struct {

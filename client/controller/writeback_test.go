@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/wrote"
 )
 
 // sent is a client's way to the API server, which takes everything.
@@ -87,4 +90,60 @@ func TestAPutThatWouldRemoveWhatTheIndexLeavesOutIsNotSent(t *testing.T) {
 			t.Errorf("%s %s: %v, want a refusal that names %s; sent: %v", c.method, c.path, err, c.field, next.requests)
 		}
 	}
+}
+
+func TestTheTransportNotesWhatAReconcileWrites(t *testing.T) {
+	t.Parallel()
+	c := controller.New(nil, nil, controller.Options{Name: "test"})
+	var n wrote.Notes
+	ctx := context.WithValue(t.Context(), wrote.Key{}, &n)
+	const object = `{"kind":"Pod","metadata":{"name":"a","namespace":"ns","resourceVersion":"7"}}`
+	for _, x := range []struct {
+		method, url, kind string
+		code              int
+		err               error
+	}{
+		{http.MethodPost, "http://api/api/v1/namespaces/ns/pods", "application/json", http.StatusCreated, nil},
+		{http.MethodPatch, "http://api/api/v1/namespaces/ns/pods/a", "application/vnd.kubernetes.protobuf", http.StatusOK, nil},
+		{http.MethodPatch, "http://api/api/v1/namespaces/ns/pods/a", "application/json", http.StatusConflict, nil},
+		{http.MethodPatch, "http://api/api/v1/namespaces/ns/pods/a?dryRun=All", "application/json", http.StatusOK, nil},
+		{http.MethodDelete, "http://api/api/v1/namespaces/ns/pods/a", "application/json", http.StatusOK, io.ErrUnexpectedEOF},
+		{http.MethodGet, "http://api/api/v1/namespaces/ns/pods/a", "application/json", http.StatusOK, nil},
+	} {
+		r, err := http.NewRequestWithContext(ctx, x.method, x.url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Transport("dev")(answers{x.code, x.kind, object, x.err}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if string(body) != object || !errors.Is(err, x.err) {
+			t.Errorf("%s %s: the caller reads %q, %v; want the answer, %v", x.method, x.url, body, err, x.err)
+		}
+	}
+	want := []wrote.Write{
+		{Verb: "create", Cluster: "dev", Resource: "pods.v1", Key: "ns/a", RV: "7"},
+		{Verb: "patch", Cluster: "dev", Resource: "pods.v1", Key: "ns/a"},
+		{Verb: "delete", Cluster: "dev", Resource: "pods.v1", Key: "ns/a", RV: "7"},
+	}
+	if got := n.All(); !slices.Equal(got, want) {
+		t.Errorf("noted %v, want %v", got, want)
+	}
+}
+
+// answers is an API server's answer, which breaks off behind the object where err is set.
+type answers struct {
+	code       int
+	kind, body string
+	err        error
+}
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := io.Reader(strings.NewReader(a.body))
+	if a.err != nil {
+		body = io.MultiReader(body, iotest.ErrReader(a.err))
+	}
+	return &http.Response{StatusCode: a.code, Header: http.Header{"Content-Type": {a.kind}}, Body: io.NopCloser(body), Request: r}, nil
 }

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/deltaplane/deltaplane/internal/wrote"
 )
 
 // Config says how to reach an API server. Exactly one of Kubeconfig, URL and InCluster is used, in
@@ -224,6 +226,9 @@ func (c *Client) do(ctx context.Context, r request) ([]byte, error) {
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		return nil, newStatusError(r, resp, body)
+	}
+	if !r.query.Has("dryRun") {
+		wrote.In(ctx).Answered("", r.method, r.path, body)
 	}
 	return body, nil
 }
