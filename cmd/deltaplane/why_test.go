@@ -195,3 +195,36 @@ func TestWhyNamesWhichPartsDidNotAnswer(t *testing.T) {
 	}
 	contains(t, out, "The queue did not answer: "+at+": no answer within 250ms", "The index did not answer", "The reflector did not answer: "+nobodyThere, "queue_silent")
 }
+
+func TestWhyTellsOfEveryQueueThatAnObjectWoke(t *testing.T) {
+	t.Parallel()
+	r := startUp(t)
+	const lone = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: two}\nspec:\n" +
+		"  template: {spec: {restartPolicy: Never, containers: [{name: main, image: none}]}}\n"
+	if _, errs, code := command(t.Context(), lone, append([]string{"apply", "-f", "-"}, r.api...)...); code != cli.ExitOK {
+		t.Fatal(errs)
+	}
+	var pod string
+	until(t, func() bool {
+		out, _, _ := command(t.Context(), "", append([]string{"get", "pods", "-o", "keys"}, r.ask...)...)
+		pod = strings.TrimSpace(out)
+		done, _, _ := command(t.Context(), "", append([]string{"get", "jobs", "default/two", "-o", "json"}, r.ask...)...)
+		return pod != "" && strings.Contains(done, `"Complete"`)
+	})
+	ask := append([]string{"--timeout", "30s"}, r.ask...)
+	until(t, func() bool {
+		out, errs, code := command(t.Context(), "", append([]string{"why", "pods", pod}, ask...)...)
+		if code != cli.ExitOK {
+			t.Fatal(errs)
+		}
+		return strings.Contains(out, "\ndev/job\n") && strings.Contains(out, "default/two of dev/job is ") &&
+			strings.Contains(out, "event of dev/pods.v1 at ") && strings.Contains(out, "patch dev/pods.v1 "+pod)
+	})
+	if _, errs, code := command(t.Context(), "", append([]string{"why", "gadgets", "a"}, ask...)...); code != cli.ExitNotFound || !strings.Contains(errs, "COLLECTION_NOT_FOUND") {
+		t.Errorf("of a collection that nobody mirrors: exit %d, %s", code, errs)
+	}
+	out, _, code := command(t.Context(), "", append([]string{"why", "pods", "default/none"}, ask...)...)
+	if code != cli.ExitOK || !strings.Contains(out, "is not in the index") || !strings.Contains(out, "No queue knows a key of it") {
+		t.Errorf("of an object that never was: exit %d\n%s", code, out)
+	}
+}

@@ -19,9 +19,8 @@ const partTimeout = 250 * time.Millisecond
 
 // NewWhy is the command "why" and the one below it.
 func NewWhy() *cobra.Command {
-	cmd := &cobra.Command{Use: "why", Short: "Tell why something waits, and what would help"}
+	cmd := newWhyObject()
 	cmd.AddCommand(newWhyQueue())
-	cli.Group(cmd)
 	return cmd
 }
 

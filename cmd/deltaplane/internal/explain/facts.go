@@ -31,7 +31,7 @@ func fromQueue(f *why.Facts, in *queuev1.InspectResponse) {
 	for _, e := range in.GetHistory() {
 		f.History = append(f.History, why.Event{
 			Kind: kinds[e.GetKind()], At: at(e.GetTime()), Session: e.GetSessionId(), Outcome: wire.Outcomes[e.GetOutcome()],
-			Reason: e.GetReason(), Held: e.GetHeld().AsDuration(), Repeats: int(e.GetRepeats()),
+			Reason: e.GetReason(), Held: e.GetHeld().AsDuration(), Repeats: int(e.GetRepeats()), Cause: barrier(e.GetBarrier()), Writes: writes(e.GetWrites()),
 		})
 	}
 	s := in.GetSurroundings()
@@ -74,6 +74,13 @@ func (s *said) into(f *why.Facts) {
 			Collection: r.GetCollection(), Revision: revision(r.GetRevision()), Well: well, Reason: r.GetReason(), LastError: r.GetLastError(),
 		})
 	}
+}
+
+func writes(in []*queuev1.Write) (out []why.Write) {
+	for _, w := range in {
+		out = append(out, why.Write{Verb: w.GetVerb(), Collection: w.GetCollection(), Key: w.GetKey(), RV: w.GetResourceVersion()})
+	}
+	return out
 }
 
 func at(t *timestamppb.Timestamp) time.Time {

@@ -103,6 +103,9 @@ func (p *parts) gather(ctx context.Context, queue, key string) (*why.Facts, erro
 	})
 	a.mirror(ctx, &s)
 	a.wg.Wait()
+	if s.collections != nil {
+		p.written(ctx, f)
+	}
 	f.Now = time.Now()
 	s.into(f)
 	f.Silent = a.out
