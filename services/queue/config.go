@@ -78,7 +78,7 @@ type Config struct {
 	// extends leases excepted. Default 100,000.
 	MaxPending int
 	// HistoryKeys is how many keys the server remembers the last 8 events of,
-	// for Inspect, at about 400 bytes each. Default 100,000; below zero none.
+	// for Inspect, at about 500 bytes each. Default 100,000; below zero none.
 	HistoryKeys int
 }
 

@@ -38,7 +38,7 @@ func (q *queueFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&q.config.RedisPrefix, "redis-prefix", "dp", "`text` every Redis key begins with")
 	flags.BoolVar(&q.config.AllowEviction, "redis-allow-eviction", false, "permit a Redis that evicts keys, which can lose queues silently")
 	flags.BoolVar(&q.config.Fsync, "queue-fsync", false, "acknowledge only what is on disk (memory engine)")
-	flags.IntVar(&q.config.HistoryKeys, "queue-history-keys", 100_000, "keys whose last 8 events are remembered for \"queue describe\", about 400 bytes each; below zero for none")
+	flags.IntVar(&q.config.HistoryKeys, "queue-history-keys", 100_000, "keys whose last 8 events are remembered for \"queue describe\" and \"why\", about 500 bytes each; below zero for none")
 	flags.IntVar(&q.config.MaxPending, "queue-max-pending", 100_000, "operations of one partition that may wait for the store before more are refused")
 	flags.IntVar(&q.config.MaxQueues, "queue-max-queues", 10_000, "queues that may be made; further ones are refused with TOO_MANY_QUEUES, those that exist go on")
 	flags.IntVar(&q.config.MaxSessions, "queue-max-sessions", 100_000, "sessions that are remembered; at the limit those that nobody uses are forgotten, and further ones are refused with TOO_MANY_SESSIONS")
