@@ -27,7 +27,6 @@ type Facts struct {
 	Counts         workqueue.Counts
 	Paused, Closed bool
 	HeldUntil      time.Time // nothing is handed out before; zero for now
-	OldestReady    time.Duration
 	StoreTime      time.Time // the store's clock at Now
 	Workers, Free  int       // of the server that answered
 	Holder         *Holder   // nil where that server does not know it
@@ -113,10 +112,9 @@ type Written struct {
 
 // Holder is the session that holds the key, as the server that answered knows it.
 type Holder struct {
-	Connected  bool
-	Client     string        // what it calls itself
-	ExtendedAt time.Time     // by the store's clock; zero where that is not known
-	Lease      time.Duration // how long the lease lasts from then on
+	Connected bool          // its Work stream is open
+	Client    string        // what it calls itself
+	Lease     time.Duration // how long its lease is; zero where that is not known
 }
 
 // Step is a step of the store's clock that was set right.

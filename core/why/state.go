@@ -39,6 +39,9 @@ func (f *Facts) held() []finding {
 	holder, since := f.holder(), f.since()
 	held := f.StoreTime.Sub(since)
 	if silent := f.silentFor(); silent > 0 {
+		if f.Holder != nil && !f.Holder.Connected {
+			holder += ", whose stream is closed"
+		}
 		out := []finding{{
 			HolderStopped, fmt.Sprintf("the key waits for the end of the lease of %s at %s, which has not extended it for %v and seems to be stopped or cut off", holder, clock(f.Item.Deadline), plain(silent)),
 			fmt.Sprintf(`continue or end that process, or take the key from it with "deltaplane queue release %s %s"`, f.Queue, f.Key),

@@ -38,7 +38,7 @@ func retried(f *why.Facts, requeues int, wait time.Duration, reason string) {
 func held(f *why.Facts, since, left time.Duration) {
 	f.Item = why.Item{State: workqueue.Processing, Holder: "w", Deadline: now.Add(left), Attempt: 1}
 	f.History = []why.Event{{Kind: why.Leased, At: now.Add(-since), Session: "w"}}
-	f.Holder = &why.Holder{Connected: true, Client: "job-0", ExtendedAt: now.Add(left - 30*time.Second), Lease: 30 * time.Second}
+	f.Holder = &why.Holder{Connected: true, Client: "job-0", Lease: 30 * time.Second}
 }
 
 func TestOneCauseIsNamedForEachState(t *testing.T) {
@@ -65,6 +65,10 @@ func TestOneCauseIsNamedForEachState(t *testing.T) {
 		}, why.Running, nil, ""},
 		"a run that extends for a minute": {func(f *why.Facts) { held(f, time.Minute, 25*time.Second) }, why.StuckHolder, nil, "held it for 1m0s"},
 		"a holder that does not extend":   {func(f *why.Facts) { held(f, 20*time.Second, 10*time.Second) }, why.HolderStopped, nil, "for 20s"},
+		"a holder whose process is gone": {func(f *why.Facts) {
+			held(f, 29500*time.Millisecond, 500*time.Millisecond)
+			f.Holder.Connected = false
+		}, why.HolderStopped, nil, "whose stream is closed"},
 		"a holder that only the store knows": {func(f *why.Facts) {
 			held(f, 25*time.Second, 5*time.Second)
 			f.Holder = nil

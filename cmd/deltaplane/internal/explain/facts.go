@@ -42,10 +42,10 @@ func fromQueue(f *why.Facts, in *queuev1.InspectResponse) {
 	f.Counts = workqueue.Counts{
 		Ready: int(c.GetReady()), Delayed: int(c.GetDelayed()), Processing: int(c.GetProcessing()), Dirty: int(c.GetDirty()), Dead: int(c.GetDead()),
 	}
-	f.Paused, f.Closed, f.HeldUntil, f.OldestReady = q.GetPaused(), q.GetClosed(), at(q.GetHeldUntil()), q.GetOldestReady().AsDuration()
+	f.Paused, f.Closed, f.HeldUntil = q.GetPaused(), q.GetClosed(), at(q.GetHeldUntil())
 	f.StoreTime, f.Workers, f.Free, f.RefusesAdds = at(s.GetStoreTime()), int(s.GetWorkers()), int(s.GetWorkersFree()), s.GetRefusesAdds()
 	if h := s.GetHolder(); h != nil {
-		f.Holder = &why.Holder{Connected: h.GetConnected(), Client: h.GetClient(), ExtendedAt: at(h.GetExtendedAt()), Lease: h.GetLease().AsDuration()}
+		f.Holder = &why.Holder{Connected: h.GetConnected(), Client: h.GetClient(), Lease: h.GetLease().AsDuration()}
 	}
 	if step := s.GetClockStep(); step != nil {
 		f.Step = &why.Step{At: at(step.GetTime()), By: step.GetCorrected().AsDuration()}
