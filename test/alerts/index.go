@@ -44,7 +44,7 @@ func index() Dashboard {
 			}},
 			{"Log and checkpoints", []Panel{
 				perCollection("Age of checkpoints", seconds, "deltaplane_indexer_checkpoint_age_seconds"),
-				quantiles("Time to write a checkpoint", "deltaplane_indexer_checkpoint_duration_seconds", ""),
+				quantiles("Time to write a checkpoint", "deltaplane_indexer_checkpoint_duration_seconds", "").quiet("none was written lately: a collection has one in minutes"),
 				perCollection("Cannot be written", yesNo, "deltaplane_indexer_checkpoint_failing"),
 				rate("Starts from a checkpoint", "deltaplane_indexer_warm_starts_total", "", "outcome"),
 				rate("Records that cannot be read", "deltaplane_indexer_unreadable_records_total", collected, "collection").quiet("there are none"),
