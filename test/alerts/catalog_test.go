@@ -16,7 +16,7 @@ import (
 
 const root = "../.."
 
-// targetLabels are those that a target has, by servicemonitor.yaml or by Prometheus.
+// targetLabels are those that a target has, by podmonitor.yaml or by Prometheus.
 var targetLabels = []string{"job", "component", "namespace", "pod", "instance"}
 
 // catalog is the metrics there are, with their labels.

@@ -287,18 +287,18 @@ func TestTheManifestsNameFilesAndLabelsThatThereAre(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	var monitor monitoringv1.ServiceMonitor
-	strictly(t, "servicemonitor.yaml", &monitor)
+	var monitor monitoringv1.PodMonitor
+	strictly(t, "podmonitor.yaml", &monitor)
 	const name = "app.kubernetes.io/name"
 	spec := monitor.Spec
 	if spec.JobLabel != name || spec.Selector.MatchLabels[name] != "deltaplane" || spec.ScrapeClassicHistograms == nil || !*spec.ScrapeClassicHistograms {
 		t.Errorf("the monitor is %+v", spec)
 	}
-	if len(spec.Endpoints) != 1 {
-		t.Fatalf("the monitor scrapes %+v", spec.Endpoints)
+	if len(spec.PodMetricsEndpoints) != 1 {
+		t.Fatalf("the monitor scrapes %+v", spec.PodMetricsEndpoints)
 	}
-	e := spec.Endpoints[0]
-	if e.Port != "admin" || e.Path != "/metrics" || !e.HonorLabels || len(e.RelabelConfigs) != 1 || e.RelabelConfigs[0].TargetLabel != "component" {
+	e := spec.PodMetricsEndpoints[0]
+	if e.Port == nil || *e.Port != "admin" || e.Path != "/metrics" || !e.HonorLabels || len(e.RelabelConfigs) != 1 || e.RelabelConfigs[0].TargetLabel != "component" {
 		t.Errorf("the monitor scrapes %+v", e)
 	}
 	strictly(t, "prometheusrule.yaml", &monitoringv1.PrometheusRule{})
