@@ -198,7 +198,7 @@ func TestRealTheRolesOfAGatewayAreEnough(t *testing.T) {
 	}
 	for text := range strings.SplitSeq(string(roles), "\n---\n") {
 		for _, role := range []string{"deltaplane-authority", "deltaplane-gateway"} {
-			if !strings.Contains(text, "name: "+role+"\n") {
+			if !strings.Contains(text, "kind: ClusterRole\n") || !strings.Contains(text, "name: "+role+"\n") {
 				continue
 			}
 			resp := r.ask(r.direct, http.MethodPatch, "/apis/rbac.authorization.k8s.io/v1/clusterroles/"+role+"?fieldManager=test&force=true", text, "Content-Type", "application/apply-patch+yaml")
