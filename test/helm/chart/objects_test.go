@@ -185,6 +185,24 @@ func TestTheChartHasNoWarnings(t *testing.T) { //nolint:paralleltest // see abov
 	}
 }
 
+// What Prometheus finds by deploy/monitoring: a service of each part that has the port.
+func TestEachPartOfOursHasAServiceForMetrics(t *testing.T) { //nolint:paralleltest // see above
+	all := objects(t, cases["everything"])
+	for _, w := range workloads(all) {
+		part := w.template.Labels["app.kubernetes.io/component"]
+		if part == "nats" || part == "redis" {
+			continue
+		}
+		if !slices.ContainsFunc(all, func(o object) bool {
+			s, is := o.Object.(*corev1.Service)
+			return is && s.Labels["app.kubernetes.io/component"] == part && selects(s.Spec.Selector, w.template.Labels) &&
+				slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "admin" })
+		}) {
+			t.Errorf("nobody finds the metrics of %s", part)
+		}
+	}
+}
+
 func TestPartsAreNamedInDocuments(t *testing.T) { //nolint:paralleltest // see above
 	var got []string
 	for _, w := range workloads(objects(t, cases["everything"])) {
