@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/ask"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/auth"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/backup"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/explain"
@@ -75,7 +76,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), inspect.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
+		ask.NewGet(), inspect.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

@@ -83,6 +83,8 @@ func (m *Machine) applyOp(now int64, op *Op, rep *Reply, r *Result) {
 		m.admit(now, op.Count, rep)
 	case OpAudit:
 		m.audit(now, rep)
+	case OpPutBack:
+		m.putBack(now, op, more, rep, r)
 	}
 }
 

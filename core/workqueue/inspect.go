@@ -32,7 +32,7 @@ func (it *item) view(now int64) *Item {
 		if a.barrierUntil == 0 || a.barrierUntil > now {
 			v.Barrier = a.barrier
 		}
-		v.StateBytes, v.Expect, v.Reason, v.Holders = len(a.data), a.expect.Live(now), a.reason, a.holders
+		v.StateBytes, v.Data, v.Expect, v.Reason, v.Holders = len(a.data), a.data, a.expect.Live(now), a.reason, a.holders
 	}
 	return v
 }

@@ -34,6 +34,7 @@ const (
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
 	OpAudit        // Count, once a transaction: some of the keys are looked at, and those held without a deadline get one of MaxLease
+	OpPutBack      // Key, Outcome (Done: idle, Release: waits, Dead), Level, Delay, Count failures, More: what a backup has of a key that nobody holds
 )
 
 // Outcome is how a lease ends.
@@ -238,6 +239,7 @@ type Item struct {
 	DelayedUntil int64
 	Barrier      Barrier
 	StateBytes   int
+	Data         []byte // of StateBytes; must not be changed
 	Expect       *expectations.Set
 	Reason       string
 	Holders      []string // the last that held it and did not settle it, the oldest first

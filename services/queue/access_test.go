@@ -187,6 +187,11 @@ func TestAQueueIsGrantedByThePrefixOfItsName(t *testing.T) {
 	wantDenied(t, "another team's queue", err, "add", "other")
 	_, err = c.alice.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: "team-a"})
 	wantDenied(t, "an operation", err, "administer", "team-a")
+	if _, err := c.alice.ListItems(ctx, &queuev1.ListItemsRequest{Queue: "team-a"}); err != nil {
+		t.Error(err)
+	}
+	_, err = c.alice.ListItems(ctx, &queuev1.ListItemsRequest{Queue: "team-a", WithState: true})
+	wantDenied(t, "what workers saved", err, "administer", "team-a")
 	if all, err := c.alice.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: "team-"}); err != nil || len(all.GetQueues()) != 1 {
 		t.Errorf("ListQueues = %v, %v", all, err)
 	}

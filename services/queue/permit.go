@@ -50,6 +50,7 @@ var rights = map[string]right{
 	queuev1.QueueAdminService_RetryNow_FullMethodName:       {queues, wire.VerbAdminister},
 	queuev1.QueueAdminService_ReleaseItems_FullMethodName:   {queues, wire.VerbAdminister},
 	queuev1.QueueAdminService_DeleteItems_FullMethodName:    {queues, wire.VerbAdminister},
+	queuev1.QueueAdminService_RestoreItems_FullMethodName:   {queues, wire.VerbAdminister},
 	queuev1.BackoffService_Get_FullMethodName:               {backoffs, wire.VerbGet},
 	queuev1.BackoffService_Next_FullMethodName:              {backoffs, wire.VerbUpdate},
 	queuev1.BackoffService_Reset_FullMethodName:             {backoffs, wire.VerbUpdate},
@@ -66,6 +67,9 @@ func (p permits) call(ctx context.Context, method string, req any) error {
 	r, ok := rights[method]
 	if p.authority == nil || !ok || r.verb == "" {
 		return nil
+	}
+	if list, ok := req.(*queuev1.ListItemsRequest); ok && list.GetWithState() {
+		r.verb = wire.VerbAdminister // saved state is between workers
 	}
 	names := p.named(ctx, req)
 	wants := make([]authority.Want, len(names))

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -342,6 +343,26 @@ func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.
 		return item(res.GetResults(), err)
 	case workqueue.OpDelete:
 		res, err := c.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: keys})
+		return item(res.GetResults(), err)
+	case workqueue.OpPutBack:
+		more := cmp.Or(op.More, &workqueue.More{})
+		it := &queuev1.Item{
+			Key: op.Key, State: queuev1.State_STATE_IDLE, Priority: int32(workqueue.Priority(op.Level)), NumRequeues: int64(op.Count),
+			Barrier: wire.Revisions(more.Barrier), SavedState: more.Data, LastReason: more.Reason,
+		}
+		switch op.Outcome {
+		case workqueue.Release:
+			it.State = queuev1.State_STATE_READY
+		case workqueue.Dead:
+			it.State = queuev1.State_STATE_DEAD
+		}
+		if op.Delay > 0 {
+			it.DelayedUntil = timestamppb.New(time.Now().Add(time.Duration(op.Delay) * time.Microsecond))
+		}
+		if more.Owner != "" {
+			it.Expectations = &queuev1.Expectations{OwnerUid: more.Owner, Creations: more.Creates, Deletions: more.Deletes}
+		}
+		res, err := c.RestoreItems(ctx, &queuev1.RestoreItemsRequest{Queue: q.name, Items: []*queuev1.Item{it}})
 		return item(res.GetResults(), err)
 	case workqueue.OpBackoffGet:
 		res, err := c.Backoff.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: q.name, Ids: keys})

@@ -43,6 +43,7 @@ type registry struct {
 	mu      sync.Mutex              // guards the rest
 	applied uint64                  // highest revision that take was told
 	moved   chan struct{}           // closed when applied grows
+	whole   bool                    // the initial entries have ended once
 	told    map[string]bool         // keys told since the last end of initial entries
 	held    map[string]stream.Entry // the keys that have a value
 }
@@ -87,6 +88,20 @@ func (g *registry) values() map[string][]byte {
 	return values
 }
 
+// complete reports whether all that was in the bucket when this process began is known.
+func (g *registry) complete() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.whole
+}
+
+// value is that of a key; nil when there is none.
+func (g *registry) value(key string) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held[key].Value
+}
+
 // handle is the bucket's handler. An empty entry ends the initial ones: what was held and has not
 // come again is gone.
 func (g *registry) handle(b *stream.Bucket, e stream.Entry) error {
@@ -95,6 +110,9 @@ func (g *registry) handle(b *stream.Bucket, e stream.Entry) error {
 			kind, name, _ := strings.Cut(key, "/")
 			g.take(kind, name, nil, 0)
 		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.whole = true
 		return nil
 	}
 	kind, name, ok := strings.Cut(e.Key, "/")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -73,7 +74,28 @@ func (v *server) ListReflections(ctx context.Context, req *reflectorv1.ListRefle
 	slices.SortFunc(resp.GetReflections(), func(a, b *reflectorv1.Reflection) int {
 		return strings.Compare(a.GetCollection(), b.GetCollection())
 	})
+	if req.GetCollection() == "" {
+		resp.Added, resp.AddedKnown = v.s.added(clusters)
+	}
 	return resp, nil
+}
+
+// added are the specs that callers added to some clusters, and whether they are all.
+func (s *Service) added(clusters map[string]bool) (specs []*reflectorv1.ReflectionSpec, all bool) {
+	all = s.registry.complete()
+	for _, cluster := range slices.Sorted(maps.Keys(clusters)) {
+		set, err := decodeAdditions(s.registry.value(keyAdded + "/" + cluster))
+		all = all && err == nil
+		for _, x := range set.reflections {
+			if x.err != nil { // a newer version wrote it
+				all = false
+				continue
+			}
+			x.Cluster = cluster
+			specs = append(specs, x.proto())
+		}
+	}
+	return specs, all
 }
 
 // unknown says that nothing of the name is mirrored, and what is.

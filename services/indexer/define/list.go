@@ -1,6 +1,7 @@
 package define
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,36 @@ func (c *Indexes) UnknownIndex(name string) error {
 	return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
 }
 
+// All describes everything that is declared, by resource, cluster and name.
+func (d *Declarations) All() (map[string][]*indexv1.Indexer, error) {
+	if !d.complete() {
+		return nil, fault.New(fault.ErrDefinitionsAway, "which indexes are declared is not known yet")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := map[string][]*indexv1.Indexer{}
+	for resource, e := range d.entries {
+		if e.err != nil {
+			return nil, fault.New(fault.ErrDefinitionsAway, e.err.Error(), "resource", resource)
+		}
+		for _, x := range e.list {
+			i := &indexv1.Indexer{Name: x.Name, DeclaredFor: declaredFor(x.Declared, resource)}
+			if x.Err == nil {
+				i.Description, i.Definition = x.Source(), x.Proto()
+			} else {
+				i.State, i.LastError = indexv1.IndexerState_INDEXER_STATE_FAILED, x.Err.Error()
+			}
+			all[resource] = append(all[resource], i)
+		}
+		slices.SortFunc(all[resource], func(a, b *indexv1.Indexer) int {
+			return cmp.Or(strings.Compare(a.GetDeclaredFor(), b.GetDeclaredFor()), strings.Compare(a.GetName(), b.GetName()))
+		})
+	}
+	return all, nil
+}
+
+func declaredFor(d definition.Declared, resource string) string { return d.Cluster + "/" + resource }
+
 // NamedUnindexed is how many of the objects that an index has no values for are named.
 const NamedUnindexed = 10
 
@@ -66,7 +97,7 @@ func (c *Indexes) Indexers(snap *store.Snapshot) []*indexv1.Indexer {
 		if text, ok := BuiltInOf(c.id, info.Name); ok {
 			x.Description, x.BuiltIn = text, true
 		} else if d := find(declared, info.Name); d != nil {
-			x.Description, x.Definition = d.Source(), d.Proto()
+			x.Description, x.Definition, x.DeclaredFor = d.Source(), d.Proto(), declaredFor(d.Declared, c.id.ResourceName())
 		} else {
 			continue // removed a moment ago
 		}

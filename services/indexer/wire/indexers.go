@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -63,8 +64,11 @@ func (s *server) scope(name string) (x scoped, err error) {
 	return x, nil
 }
 
-// ListIndexers returns the indexes of a collection.
+// ListIndexers returns the indexes of a collection, or all that is declared.
 func (s *server) ListIndexers(ctx context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
+	if req.GetCollection() == definition.EveryCluster {
+		return s.listDeclared(ctx)
+	}
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -77,6 +81,22 @@ func (s *server) ListIndexers(ctx context.Context, req *indexv1.ListIndexersRequ
 		return nil, err
 	}
 	return &indexv1.ListIndexersResponse{Indexers: c.Indexes.Indexers(snap), Revision: read.Revision(snap), Upper: read.Upper(snap)}, nil
+}
+
+// listDeclared returns all that is declared, also for collections that no cluster has.
+func (s *server) listDeclared(ctx context.Context) (*indexv1.ListIndexersResponse, error) {
+	all, err := s.collections.Declarations().All()
+	if err != nil {
+		return nil, err
+	}
+	resp := &indexv1.ListIndexersResponse{}
+	for _, resource := range slices.Sorted(maps.Keys(all)) {
+		if err := s.gate.Indexes(ctx, "list", resource); err != nil {
+			return nil, err
+		}
+		resp.Indexers = append(resp.Indexers, all[resource]...)
+	}
+	return resp, nil
 }
 
 // AddIndexers declares indexes.

@@ -2,7 +2,9 @@ package admin_test
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
@@ -250,6 +253,10 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 				_, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: "no", Keys: keys})
 				return err
 			},
+			"RestoreItems": func() error {
+				_, err := r.RestoreItems(ctx, &queuev1.RestoreItemsRequest{Queue: "no", Items: []*queuev1.Item{{Key: "k", State: queuev1.State_STATE_READY}}})
+				return err
+			},
 			"BackoffService.Get": func() error {
 				_, err := r.Backoff.Get(ctx, &queuev1.BackoffServiceGetRequest{Queue: "no", Ids: keys})
 				return err
@@ -266,6 +273,37 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 			if err := call(); rpc.Code(err) != codes.NotFound || rpc.Reason(err) != "QUEUE_NOT_FOUND" || !strings.HasSuffix(rpc.Message(err), "; there are: "+queuetest.Q) {
 				t.Errorf("%s = %v, want QUEUE_NOT_FOUND and which there are", name, err)
 			}
+		}
+	})
+}
+
+func TestAKeyOfABackupThatIsWrongNamesItsField(t *testing.T) {
+	t.Parallel()
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
+		ready := queuev1.State_STATE_READY
+		for field, it := range map[string]*queuev1.Item{
+			"key":                    {State: ready},
+			"state":                  {Key: "k"},
+			"priority":               {Key: "k", State: ready, Priority: 9},
+			"delayed_until":          {Key: "k", State: queuev1.State_STATE_DELAYED},
+			"num_requeues":           {Key: "k", State: ready, NumRequeues: -1},
+			"saved_state":            {Key: "k", State: ready, SavedState: make([]byte, 5000)},
+			"last_reason":            {Key: "k", State: ready, LastReason: strings.Repeat("a", 2000)},
+			"barrier":                {Key: "k", State: ready, Barrier: make([]*deltav1.CollectionRevision, 65)},
+			"barrier[0].collection":  {Key: "k", State: ready, Barrier: []*deltav1.CollectionRevision{{Collection: "nonsense", Revision: &deltav1.Revision{ResourceVersion: "1"}}}},
+			"expectations.owner_uid": {Key: "k", State: ready, Expectations: &queuev1.Expectations{Creations: []string{"c"}}},
+			"expectations.creations": {Key: "k", State: ready, Expectations: &queuev1.Expectations{OwnerUid: "u", Creations: []string{""}}},
+		} {
+			_, err := r.RestoreItems(t.Context(), &queuev1.RestoreItemsRequest{Queue: queuetest.Q, Items: []*queuev1.Item{{Key: "good", State: ready}, it}})
+			named := slices.ContainsFunc(slices.Collect(maps.Keys(rpc.Violations(err))), func(f string) bool { return strings.HasPrefix(f, "items[1]."+field) })
+			if rpc.Code(err) != codes.InvalidArgument || !named {
+				t.Errorf("%s: %v", field, err)
+			}
+		}
+		if c := r.Counts(t); c.GetReady() != 0 {
+			t.Errorf("something of a wrong request was restored: %v", c)
 		}
 	})
 }

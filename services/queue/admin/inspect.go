@@ -89,7 +89,7 @@ func (s *Server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*q
 	if size == 0 {
 		size = wire.DefaultPage
 	}
-	out, err := s.list(ctx, r.GetQueue(), want, from, size, r.GetPartial())
+	out, err := s.list(ctx, r, want, from, size)
 	if errors.Is(err, engine.ErrCursor) {
 		return nil, rpc.InvalidField("page_token", err)
 	}
@@ -109,12 +109,13 @@ type page struct {
 // list gathers pages of the engine until there are size keys, or about as many
 // bytes as an answer may have. A page that does not fit is read again for the
 // next answer, so each is sorted.
-func (s *Server) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
+func (s *Server) list(ctx context.Context, r *queuev1.ListItemsRequest, state workqueue.State, at page, size int) (*queuev1.ListItemsResponse, error) {
+	queue := r.GetQueue()
 	out, bytes := &queuev1.ListItemsResponse{}, 0
 	for {
 		at.limit = cmp.Or(at.limit, min(size, itemsPage)) // read again, it must be the same page
 		items, next, missing, err := s.Look.items(ctx, queue, state, at.cursor, at.limit)
-		if err == nil && !partial {
+		if err == nil && !r.GetPartial() {
 			err = complete(queue, missing)
 		}
 		if err != nil {
@@ -131,6 +132,9 @@ func (s *Server) list(ctx context.Context, queue string, state workqueue.State, 
 				continue
 			}
 			it := wire.Item(&items[i])
+			if r.GetWithState() {
+				it.SavedState = items[i].Data
+			}
 			bytes += proto.Size(it)
 			if n := len(out.GetItems()); n == size || n > 0 && bytes > wire.MaxAssignBytes {
 				out.NextPageToken = at.String()

@@ -350,7 +350,7 @@ func (g *Gen) op() workqueue.Op {
 	}
 	l := g.lease()
 	op := workqueue.Op{Key: l.Key, Token: l.Token}
-	switch g.IntN(13) {
+	switch g.IntN(14) {
 	case 0, 1:
 		op.Kind, op.For, op.Shorten = workqueue.OpExtend, int64(g.IntN(3e6)), g.IntN(2) == 0
 		if op.Shorten && g.IntN(2) == 0 {
@@ -376,11 +376,30 @@ func (g *Gen) op() workqueue.Op {
 		return g.backoff()
 	case 11:
 		return g.tokens()
+	case 12:
+		return g.putBack()
 	default: // mostly open and running
 		op.Kind = []workqueue.OpKind{workqueue.OpOpen, workqueue.OpResume}[g.IntN(2)]
 		if g.IntN(4) == 0 {
 			op.Kind = []workqueue.OpKind{workqueue.OpClose, workqueue.OpPause}[g.IntN(2)]
 		}
+	}
+	return op
+}
+
+func (g *Gen) putBack() workqueue.Op {
+	op := workqueue.Op{
+		Kind: workqueue.OpPutBack, Key: g.key(), Outcome: []workqueue.Outcome{workqueue.Done, workqueue.Release, workqueue.Dead}[g.IntN(3)],
+		Level: uint8(g.IntN(workqueue.Levels)), Count: g.IntN(4), More: &workqueue.More{Barrier: g.barrier(), Data: []byte(g.key()[:g.IntN(5)])},
+	}
+	if g.IntN(2) == 0 {
+		op.Delay = int64(g.IntN(3e6))
+	}
+	if g.IntN(2) == 0 {
+		op.More.Reason = "because " + strconv.Itoa(g.IntN(9))
+	}
+	if g.IntN(2) == 0 {
+		op.More.Owner, op.More.Creates, op.More.Deletes = "u"+strconv.Itoa(g.IntN(2)), g.namesOf(3), g.namesOf(3)
 	}
 	return op
 }

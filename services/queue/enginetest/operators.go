@@ -134,6 +134,62 @@ var operatorRules = map[string]func(*env){
 		e.apply(workqueue.Transaction{})
 		e.counts(workqueue.Counts{Ready: 2})
 	},
+	"PutBack: a key has again what a backup has of it": func(e *env) {
+		barrier := workqueue.NewBarrier(mark("p", 1, "50"))
+		back := func(key string, o workqueue.Outcome, delay time.Duration) workqueue.Op {
+			return workqueue.Op{
+				Kind: workqueue.OpPutBack, Key: key, Outcome: o, Level: workqueue.Level(2), Delay: delay.Microseconds(), Count: 3,
+				More: &workqueue.More{Barrier: barrier, Data: []byte("data"), Reason: "because", Owner: "u", Creates: []string{"c"}},
+			}
+		}
+		e.apply(workqueue.Transaction{Ops: []workqueue.Op{
+			back("ready", workqueue.Release, 0), back("late", workqueue.Done, time.Second), back("dead", workqueue.Dead, 0), back("idle", workqueue.Done, 0),
+			of(workqueue.OpClose, ""), back("closed", workqueue.Release, 0), of(workqueue.OpOpen, ""),
+		}})
+		e.counts(workqueue.Counts{Ready: 2, Delayed: 1, Dead: 1})
+		for _, key := range []string{"ready", "late", "dead", "idle"} {
+			it := e.inspect(key)
+			if it.Requeues != 3 || it.StateBytes != len("data") || it.Reason != "because" || len(it.Barrier) != 1 || it.Expect == nil || it.Expect.Owner != "u" {
+				e.Errorf("%s came back as %+v", key, it)
+			}
+		}
+		e.adds(workqueue.Queued, "plain")
+		ls := e.keys("ready", "closed", "plain") // by their priority
+		if l := ls[0]; string(l.State) != "data" || l.Requeues != 3 || l.Attempt != 1 || len(l.Barrier) != 1 || l.Level != workqueue.Level(2) {
+			e.Errorf("lease %+v", l)
+		}
+		if got := e.do(back("ready", workqueue.Release, 0)); got.Status != workqueue.Held {
+			e.Errorf("a key that is held: status %d, want held", got.Status)
+		}
+		e.advance(1100 * time.Millisecond)
+		e.keys("late")
+	},
+	"PutBack: what a key has by now stays": func(e *env) {
+		e = e.with(workqueue.Config{MaxRetries: 2, Limiter: exponential(time.Hour, time.Hour)})
+		e.adds(workqueue.Queued, "a", "b")
+		ls := e.keys("a", "b")
+		s := settle(ls[1], workqueue.Dead)
+		s.More = &workqueue.More{Reason: "now"}
+		e.apply(workqueue.Transaction{Ops: []workqueue.Op{
+			{Kind: workqueue.OpSave, Key: "a", Token: ls[0].Token, More: &workqueue.More{Data: []byte("newer")}}, settle(ls[0], workqueue.Done), s, addAfter("a", time.Hour),
+		}})
+		for range 2 { // again it changes nothing
+			e.apply(workqueue.Transaction{Ops: []workqueue.Op{
+				{Kind: workqueue.OpPutBack, Key: "a", Outcome: workqueue.Dead, Count: 9, More: &workqueue.More{Data: []byte("old"), Reason: "old"}},
+				{Kind: workqueue.OpPutBack, Key: "b", Outcome: workqueue.Release, More: &workqueue.More{Data: []byte("old"), Reason: "old"}},
+			}})
+			e.counts(workqueue.Counts{Delayed: 1, Dead: 1})
+			if it := e.inspect("a"); it.StateBytes != len("newer") || it.Reason != "old" || it.Requeues != 2 { // more failures would make it dead
+				e.Errorf("a is %+v", it)
+			}
+			if it := e.inspect("b"); it.StateBytes != len("old") || it.Reason != "now" {
+				e.Errorf("b is %+v", it)
+			}
+		}
+		e.apply(workqueue.Transaction{Ops: []workqueue.Op{{Kind: workqueue.OpPutBack, Key: "a", Outcome: workqueue.Done, Delay: time.Second.Microseconds()}}})
+		e.advance(1100 * time.Millisecond)
+		e.keys("a")
+	},
 	"Delete: dead and delayed keys go, and what is only remembered": func(e *env) {
 		e.adds(workqueue.Queued, "dead", "idle")
 		ls := e.keys("dead", "idle")

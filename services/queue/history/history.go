@@ -115,7 +115,7 @@ func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply,
 		if rep.Status == workqueue.Lost {
 			h.lost(h.of(h.hash(q, op.Key)), op.Token, by, now)
 		}
-	case workqueue.OpRetryNow, workqueue.OpRevoke, workqueue.OpDelete:
+	case workqueue.OpRetryNow, workqueue.OpRevoke, workqueue.OpDelete, workqueue.OpPutBack:
 		if rep.Status == workqueue.OK {
 			h.add(h.of(h.hash(q, op.Key)), event{at: now, kind: operated, session: by}, operations[op.Kind])
 		}
@@ -124,6 +124,7 @@ func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply,
 
 var operations = map[workqueue.OpKind][]byte{
 	workqueue.OpRetryNow: []byte("RetryNow"), workqueue.OpRevoke: []byte("ReleaseItems"), workqueue.OpDelete: []byte("DeleteItems"),
+	workqueue.OpPutBack: []byte("RestoreItems"),
 }
 
 const (

@@ -157,6 +157,7 @@ func (rec *record) item(key, holder string, deadline, now int64) *workqueue.Item
 	}
 	if m != nil {
 		it.Requeues, it.DelayedUntil, it.StateBytes, it.Reason = m.failures, m.due, len(m.data), m.reason
+		it.Data = m.data
 		it.Holders = m.holders
 		if m.barrierUntil == 0 || m.barrierUntil > now {
 			it.Barrier = m.barrier

@@ -179,6 +179,7 @@ var general = [...]int{
 	workqueue.OpRetryNow: 24, workqueue.OpRevoke: 25, workqueue.OpDelete: 26,
 	workqueue.OpBackoffGet: 27, workqueue.OpBackoffNext: 28, workqueue.OpBackoffReset: 29,
 	workqueue.OpReserve: 31, workqueue.OpAdmit: 32, workqueue.OpAudit: 33,
+	workqueue.OpPutBack: 34,
 }
 
 // head is what a transaction carries beside its operations.
@@ -208,7 +209,7 @@ func (s *sender) write(h *head, t *workqueue.Transaction) ([]byte, error) {
 			return nil, fmt.Errorf("queue: operation %d is not known to the script", op.Kind)
 		}
 		switch op.Kind {
-		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext:
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext, workqueue.OpPutBack:
 			grows = true
 		}
 		code := plain(op)
@@ -367,6 +368,17 @@ func (s *sender) op(cfg *workqueue.Config, op *workqueue.Op) {
 		s.args.float(op.Random)
 	case workqueue.OpReserve, workqueue.OpAdmit, workqueue.OpAudit:
 		num(int64(op.Count))
+	case workqueue.OpPutBack:
+		num(int64(op.Outcome))
+		num(int64(min(op.Level, workqueue.Levels-1)))
+		num(max(op.Delay, 0))
+		num(min(max(int64(op.Count), 0), 1<<30))
+		str(marks(more.Barrier))
+		str(string(more.Data))
+		str(more.Reason)
+		str(more.Owner)
+		str(lines(more.Creates))
+		str(lines(more.Deletes))
 	}
 }
 

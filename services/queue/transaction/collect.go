@@ -209,7 +209,7 @@ func endsLeases(ops []workqueue.Op) bool {
 func grows(ops []workqueue.Op) bool {
 	for i := range ops {
 		switch ops[i].Kind {
-		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext:
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext, workqueue.OpPutBack:
 			return true
 		}
 	}

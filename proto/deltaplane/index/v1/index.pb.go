@@ -2145,7 +2145,8 @@ func (x *ListIndexFuncValuesResponse) GetUnindexed() []*UnindexedObjects {
 // ListIndexersRequest names the collection.
 type ListIndexersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Collection; short names are accepted.
+	// Collection; short names are accepted. `*` asks for all that is declared, for any collection:
+	// name, description, definition and declared_for.
 	Collection    string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2409,6 +2410,9 @@ type Indexer struct {
 	LastError string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// The first ten keys of the `errors` objects, in order.
 	UnindexedKeys []string `protobuf:"bytes,12,rep,name=unindexed_keys,json=unindexedKeys,proto3" json:"unindexed_keys,omitempty"`
+	// The collection that the definition was declared for, such as `dev/pods.v1` or `*/pods.v1`;
+	// empty for built-in indexes.
+	DeclaredFor   string `protobuf:"bytes,13,opt,name=declared_for,json=declaredFor,proto3" json:"declared_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2525,6 +2529,13 @@ func (x *Indexer) GetUnindexedKeys() []string {
 		return x.UnindexedKeys
 	}
 	return nil
+}
+
+func (x *Indexer) GetDeclaredFor() string {
+	if x != nil {
+		return x.DeclaredFor
+	}
+	return ""
 }
 
 // ListIndexersResponse lists indexes.
@@ -5119,7 +5130,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x06source\"J\n" +
 	"\vOwnerSource\x12'\n" +
 	"\x0fcontroller_only\x18\x01 \x01(\bR\x0econtrollerOnly\x12\x12\n" +
-	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xc5\x03\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xe8\x03\n" +
 	"\aIndexer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x19\n" +
@@ -5136,7 +5147,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	" \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\fcompleteFrom\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\v \x01(\tR\tlastError\x12%\n" +
-	"\x0eunindexed_keys\x18\f \x03(\tR\runindexedKeys\"\xc0\x01\n" +
+	"\x0eunindexed_keys\x18\f \x03(\tR\runindexedKeys\x12!\n" +
+	"\fdeclared_for\x18\r \x01(\tR\vdeclaredFor\"\xc0\x01\n" +
 	"\x14ListIndexersResponse\x128\n" +
 	"\bindexers\x18\x01 \x03(\v2\x1c.deltaplane.index.v1.IndexerR\bindexers\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +

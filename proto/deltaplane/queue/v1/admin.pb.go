@@ -1172,7 +1172,9 @@ type Item struct {
 	LastReason string `protobuf:"bytes,14,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
 	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues
 	// with max_deliveries, until it is settled.
-	LastHolders   []string `protobuf:"bytes,15,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
+	LastHolders []string `protobuf:"bytes,15,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
+	// Saved state, where a list asked for it.
+	SavedState    []byte `protobuf:"bytes,16,opt,name=saved_state,json=savedState,proto3" json:"saved_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1308,6 +1310,13 @@ func (x *Item) GetLastReason() string {
 func (x *Item) GetLastHolders() []string {
 	if x != nil {
 		return x.LastHolders
+	}
+	return nil
+}
+
+func (x *Item) GetSavedState() []byte {
+	if x != nil {
+		return x.SavedState
 	}
 	return nil
 }
@@ -1811,7 +1820,9 @@ type ListItemsRequest struct {
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE
 	// STORE_UNAVAILABLE, that names it.
-	Partial       bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	// Tell the saved state of keys, which takes the right to administer the queue.
+	WithState     bool `protobuf:"varint,6,opt,name=with_state,json=withState,proto3" json:"with_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1877,6 +1888,13 @@ func (x *ListItemsRequest) GetPageToken() string {
 func (x *ListItemsRequest) GetPartial() bool {
 	if x != nil {
 		return x.Partial
+	}
+	return false
+}
+
+func (x *ListItemsRequest) GetWithState() bool {
+	if x != nil {
+		return x.WithState
 	}
 	return false
 }
@@ -2303,6 +2321,108 @@ func (x *DeleteItemsResponse) GetResults() []*ItemResult {
 	return nil
 }
 
+// RestoreItemsRequest has keys of a backup.
+type RestoreItemsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The keys, 1 to 1,000, as ListItems told them: key, state, num_requeues, priority,
+	// delayed_until, barrier, saved_state, expectations and last_reason count.
+	Items         []*Item `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreItemsRequest) Reset() {
+	*x = RestoreItemsRequest{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreItemsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreItemsRequest) ProtoMessage() {}
+
+func (x *RestoreItemsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreItemsRequest.ProtoReflect.Descriptor instead.
+func (*RestoreItemsRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RestoreItemsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *RestoreItemsRequest) GetItems() []*Item {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// RestoreItemsResponse tells what became of the keys.
+type RestoreItemsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result per key, in order.
+	Results       []*ItemResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreItemsResponse) Reset() {
+	*x = RestoreItemsResponse{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreItemsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreItemsResponse) ProtoMessage() {}
+
+func (x *RestoreItemsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreItemsResponse.ProtoReflect.Descriptor instead.
+func (*RestoreItemsResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RestoreItemsResponse) GetResults() []*ItemResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 var File_deltaplane_queue_v1_admin_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
@@ -2362,7 +2482,7 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\aawaited\x18\x02 \x01(\x03R\aawaited\x12\x18\n" +
 	"\adrained\x18\x03 \x01(\bR\adrained\x12\x1b\n" +
 	"\ttimed_out\x18\x04 \x01(\bR\btimedOut\x12 \n" +
-	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\x91\x05\n" +
+	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\xb2\x05\n" +
 	"\x04Item\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x16\n" +
@@ -2381,7 +2501,9 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\fexpectations\x18\r \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
 	"\vlast_reason\x18\x0e \x01(\tR\n" +
 	"lastReason\x12!\n" +
-	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\"\xc3\x03\n" +
+	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\x12\x1f\n" +
+	"\vsaved_state\x18\x10 \x01(\fR\n" +
+	"savedState\"\xc3\x03\n" +
 	"\fHistoryEvent\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.deltaplane.queue.v1.EventKindR\x04kind\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
@@ -2421,14 +2543,16 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x0fInspectResponse\x12-\n" +
 	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
 	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\x12E\n" +
-	"\fsurroundings\x18\x03 \x01(\v2!.deltaplane.queue.v1.SurroundingsR\fsurroundings\"\xb0\x01\n" +
+	"\fsurroundings\x18\x03 \x01(\v2!.deltaplane.queue.v1.SurroundingsR\fsurroundings\"\xcf\x01\n" +
 	"\x10ListItemsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x18\n" +
-	"\apartial\x18\x05 \x01(\bR\apartial\"\x8e\x01\n" +
+	"\apartial\x18\x05 \x01(\bR\apartial\x12\x1d\n" +
+	"\n" +
+	"with_state\x18\x06 \x01(\bR\twithState\"\x8e\x01\n" +
 	"\x11ListItemsResponse\x12/\n" +
 	"\x05items\x18\x01 \x03(\v2\x19.deltaplane.queue.v1.ItemR\x05items\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12 \n" +
@@ -2451,6 +2575,11 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"P\n" +
 	"\x13DeleteItemsResponse\x129\n" +
+	"\aresults\x18\x01 \x03(\v2\x1f.deltaplane.queue.v1.ItemResultR\aresults\"\\\n" +
+	"\x13RestoreItemsRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12/\n" +
+	"\x05items\x18\x02 \x03(\v2\x19.deltaplane.queue.v1.ItemR\x05items\"Q\n" +
+	"\x14RestoreItemsResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.deltaplane.queue.v1.ItemResultR\aresults*\x89\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
@@ -2474,7 +2603,8 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ITEM_STATUS_DONE\x10\x01\x12\x19\n" +
 	"\x15ITEM_STATUS_UNCHANGED\x10\x02\x12\x14\n" +
-	"\x10ITEM_STATUS_HELD\x10\x032\xee\t\n" +
+	"\x10ITEM_STATUS_HELD\x10\x032\xd3\n" +
+	"\n" +
 	"\x11QueueAdminService\x12i\n" +
 	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12]\n" +
 	"\n" +
@@ -2492,7 +2622,8 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\tListItems\x12%.deltaplane.queue.v1.ListItemsRequest\x1a&.deltaplane.queue.v1.ListItemsResponse\x12W\n" +
 	"\bRetryNow\x12$.deltaplane.queue.v1.RetryNowRequest\x1a%.deltaplane.queue.v1.RetryNowResponse\x12c\n" +
 	"\fReleaseItems\x12(.deltaplane.queue.v1.ReleaseItemsRequest\x1a).deltaplane.queue.v1.ReleaseItemsResponse\x12`\n" +
-	"\vDeleteItems\x12'.deltaplane.queue.v1.DeleteItemsRequest\x1a(.deltaplane.queue.v1.DeleteItemsResponseB\xd7\x01\n" +
+	"\vDeleteItems\x12'.deltaplane.queue.v1.DeleteItemsRequest\x1a(.deltaplane.queue.v1.DeleteItemsResponse\x12c\n" +
+	"\fRestoreItems\x12(.deltaplane.queue.v1.RestoreItemsRequest\x1a).deltaplane.queue.v1.RestoreItemsResponseB\xd7\x01\n" +
 	"\x17com.deltaplane.queue.v1B\n" +
 	"AdminProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/queue/v1;queuev1\xa2\x02\x03DQX\xaa\x02\x13Deltaplane.Queue.V1\xca\x02\x13Deltaplane\\Queue\\V1\xe2\x02\x1fDeltaplane\\Queue\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Queue::V1b\x06proto3"
 
@@ -2509,7 +2640,7 @@ func file_deltaplane_queue_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(State)(0),                     // 0: deltaplane.queue.v1.State
 	(EventKind)(0),                 // 1: deltaplane.queue.v1.EventKind
@@ -2547,48 +2678,50 @@ var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(*ReleaseItemsResponse)(nil),   // 33: deltaplane.queue.v1.ReleaseItemsResponse
 	(*DeleteItemsRequest)(nil),     // 34: deltaplane.queue.v1.DeleteItemsRequest
 	(*DeleteItemsResponse)(nil),    // 35: deltaplane.queue.v1.DeleteItemsResponse
-	(*QueueConfig)(nil),            // 36: deltaplane.queue.v1.QueueConfig
-	(*Counts)(nil),                 // 37: deltaplane.queue.v1.Counts
-	(*durationpb.Duration)(nil),    // 38: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
-	(*v1.CollectionRevision)(nil),  // 40: deltaplane.delta.v1.CollectionRevision
-	(*Expectations)(nil),           // 41: deltaplane.queue.v1.Expectations
-	(Outcome)(0),                   // 42: deltaplane.queue.v1.Outcome
-	(*Write)(nil),                  // 43: deltaplane.queue.v1.Write
+	(*RestoreItemsRequest)(nil),    // 36: deltaplane.queue.v1.RestoreItemsRequest
+	(*RestoreItemsResponse)(nil),   // 37: deltaplane.queue.v1.RestoreItemsResponse
+	(*QueueConfig)(nil),            // 38: deltaplane.queue.v1.QueueConfig
+	(*Counts)(nil),                 // 39: deltaplane.queue.v1.Counts
+	(*durationpb.Duration)(nil),    // 40: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 41: google.protobuf.Timestamp
+	(*v1.CollectionRevision)(nil),  // 42: deltaplane.delta.v1.CollectionRevision
+	(*Expectations)(nil),           // 43: deltaplane.queue.v1.Expectations
+	(Outcome)(0),                   // 44: deltaplane.queue.v1.Outcome
+	(*Write)(nil),                  // 45: deltaplane.queue.v1.Write
 }
 var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
-	36, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	36, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	36, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	37, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	38, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	39, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	38, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	38, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	38, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	39, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	40, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	41, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
 	6,  // 6: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	38, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
-	38, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
-	38, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
-	37, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	40, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
+	40, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
+	40, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
+	39, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
 	0,  // 11: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	39, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	39, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	39, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	39, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	40, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	41, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	41, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	41, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	41, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	41, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	42, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	43, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
 	1,  // 18: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
-	39, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
-	42, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
-	38, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
-	40, // 22: deltaplane.queue.v1.HistoryEvent.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	43, // 23: deltaplane.queue.v1.HistoryEvent.writes:type_name -> deltaplane.queue.v1.Write
+	41, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
+	44, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
+	40, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
+	42, // 22: deltaplane.queue.v1.HistoryEvent.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	45, // 23: deltaplane.queue.v1.HistoryEvent.writes:type_name -> deltaplane.queue.v1.Write
 	6,  // 24: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
-	39, // 25: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
+	41, // 25: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
 	24, // 26: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
 	25, // 27: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
-	39, // 28: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
-	38, // 29: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
-	39, // 30: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
-	38, // 31: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
+	41, // 28: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
+	40, // 29: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
+	41, // 30: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
+	40, // 31: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
 	20, // 32: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
 	21, // 33: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
 	23, // 34: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
@@ -2598,37 +2731,41 @@ var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
 	29, // 38: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
 	29, // 39: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
 	29, // 40: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	3,  // 41: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	5,  // 42: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	8,  // 43: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	10, // 44: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	12, // 45: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	14, // 46: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	16, // 47: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	18, // 48: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	22, // 49: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	27, // 50: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	30, // 51: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	32, // 52: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	34, // 53: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	4,  // 54: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	7,  // 55: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	9,  // 56: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	11, // 57: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	13, // 58: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	15, // 59: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	17, // 60: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	19, // 61: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	26, // 62: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	28, // 63: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	31, // 64: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	33, // 65: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	35, // 66: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	54, // [54:67] is the sub-list for method output_type
-	41, // [41:54] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	20, // 41: deltaplane.queue.v1.RestoreItemsRequest.items:type_name -> deltaplane.queue.v1.Item
+	29, // 42: deltaplane.queue.v1.RestoreItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	3,  // 43: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	5,  // 44: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	8,  // 45: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	10, // 46: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	12, // 47: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	14, // 48: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	16, // 49: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	18, // 50: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	22, // 51: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	27, // 52: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	30, // 53: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	32, // 54: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	34, // 55: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	36, // 56: deltaplane.queue.v1.QueueAdminService.RestoreItems:input_type -> deltaplane.queue.v1.RestoreItemsRequest
+	4,  // 57: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	7,  // 58: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	9,  // 59: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	11, // 60: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	13, // 61: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	15, // 62: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	17, // 63: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	19, // 64: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	26, // 65: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	28, // 66: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	31, // 67: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	33, // 68: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	35, // 69: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	37, // 70: deltaplane.queue.v1.QueueAdminService.RestoreItems:output_type -> deltaplane.queue.v1.RestoreItemsResponse
+	57, // [57:71] is the sub-list for method output_type
+	43, // [43:57] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_admin_proto_init() }
@@ -2644,7 +2781,7 @@ func file_deltaplane_queue_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_admin_proto_rawDesc), len(file_deltaplane_queue_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,7 @@ const (
 	QueueAdminService_RetryNow_FullMethodName       = "/deltaplane.queue.v1.QueueAdminService/RetryNow"
 	QueueAdminService_ReleaseItems_FullMethodName   = "/deltaplane.queue.v1.QueueAdminService/ReleaseItems"
 	QueueAdminService_DeleteItems_FullMethodName    = "/deltaplane.queue.v1.QueueAdminService/DeleteItems"
+	QueueAdminService_RestoreItems_FullMethodName   = "/deltaplane.queue.v1.QueueAdminService/RestoreItems"
 )
 
 // QueueAdminServiceClient is the client API for QueueAdminService service.
@@ -84,6 +85,12 @@ type QueueAdminServiceClient interface {
 	ReleaseItems(ctx context.Context, in *ReleaseItemsRequest, opts ...grpc.CallOption) (*ReleaseItemsResponse, error)
 	// DeleteItems drops keys that are not held, and everything kept with them.
 	DeleteItems(ctx context.Context, in *DeleteItemsRequest, opts ...grpc.CallOption) (*DeleteItemsResponse, error)
+	// RestoreItems gives keys what a backup has of them, also in a queue that is closed. What a key
+	// has by now stays: the earlier due time and the larger number of retries hold, barriers are
+	// merged, and saved state, expectations and reason are taken where there are none; so it may be
+	// called again. A key that is dead by now stays so, and one that the backup has as dead is so
+	// only where nothing is to be run. Keys that were held wait.
+	RestoreItems(ctx context.Context, in *RestoreItemsRequest, opts ...grpc.CallOption) (*RestoreItemsResponse, error)
 }
 
 type queueAdminServiceClient struct {
@@ -233,6 +240,16 @@ func (c *queueAdminServiceClient) DeleteItems(ctx context.Context, in *DeleteIte
 	return out, nil
 }
 
+func (c *queueAdminServiceClient) RestoreItems(ctx context.Context, in *RestoreItemsRequest, opts ...grpc.CallOption) (*RestoreItemsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestoreItemsResponse)
+	err := c.cc.Invoke(ctx, QueueAdminService_RestoreItems_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueAdminServiceServer is the server API for QueueAdminService service.
 // All implementations must embed UnimplementedQueueAdminServiceServer
 // for forward compatibility.
@@ -283,6 +300,12 @@ type QueueAdminServiceServer interface {
 	ReleaseItems(context.Context, *ReleaseItemsRequest) (*ReleaseItemsResponse, error)
 	// DeleteItems drops keys that are not held, and everything kept with them.
 	DeleteItems(context.Context, *DeleteItemsRequest) (*DeleteItemsResponse, error)
+	// RestoreItems gives keys what a backup has of them, also in a queue that is closed. What a key
+	// has by now stays: the earlier due time and the larger number of retries hold, barriers are
+	// merged, and saved state, expectations and reason are taken where there are none; so it may be
+	// called again. A key that is dead by now stays so, and one that the backup has as dead is so
+	// only where nothing is to be run. Keys that were held wait.
+	RestoreItems(context.Context, *RestoreItemsRequest) (*RestoreItemsResponse, error)
 	mustEmbedUnimplementedQueueAdminServiceServer()
 }
 
@@ -331,6 +354,9 @@ func (UnimplementedQueueAdminServiceServer) ReleaseItems(context.Context, *Relea
 }
 func (UnimplementedQueueAdminServiceServer) DeleteItems(context.Context, *DeleteItemsRequest) (*DeleteItemsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteItems not implemented")
+}
+func (UnimplementedQueueAdminServiceServer) RestoreItems(context.Context, *RestoreItemsRequest) (*RestoreItemsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestoreItems not implemented")
 }
 func (UnimplementedQueueAdminServiceServer) mustEmbedUnimplementedQueueAdminServiceServer() {}
 func (UnimplementedQueueAdminServiceServer) testEmbeddedByValue()                           {}
@@ -580,6 +606,24 @@ func _QueueAdminService_DeleteItems_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueAdminService_RestoreItems_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestoreItemsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueAdminServiceServer).RestoreItems(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueAdminService_RestoreItems_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueAdminServiceServer).RestoreItems(ctx, req.(*RestoreItemsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueAdminService_ServiceDesc is the grpc.ServiceDesc for QueueAdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -634,6 +678,10 @@ var QueueAdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteItems",
 			Handler:    _QueueAdminService_DeleteItems_Handler,
+		},
+		{
+			MethodName: "RestoreItems",
+			Handler:    _QueueAdminService_RestoreItems_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -833,7 +833,13 @@ func (x *ListReflectionsRequest) GetCollection() string {
 type ListReflectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reflections, ordered by collection.
-	Reflections   []*Reflection `protobuf:"bytes,1,rep,name=reflections,proto3" json:"reflections,omitempty"`
+	Reflections []*Reflection `protobuf:"bytes,1,rep,name=reflections,proto3" json:"reflections,omitempty"`
+	// What AddReflection asked for, as it is kept, "*" included; left out where one collection was
+	// asked for.
+	Added []*ReflectionSpec `protobuf:"bytes,2,rep,name=added,proto3" json:"added,omitempty"`
+	// Whether `added` is all that was added to the clusters that the caller may see: not in the
+	// moment after this process began, and not where a later build wrote some of it.
+	AddedKnown    bool `protobuf:"varint,3,opt,name=added_known,json=addedKnown,proto3" json:"added_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -873,6 +879,20 @@ func (x *ListReflectionsResponse) GetReflections() []*Reflection {
 		return x.Reflections
 	}
 	return nil
+}
+
+func (x *ListReflectionsResponse) GetAdded() []*ReflectionSpec {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *ListReflectionsResponse) GetAddedKnown() bool {
+	if x != nil {
+		return x.AddedKnown
+	}
+	return false
 }
 
 // RelistRequest names the reflection to relist.
@@ -1282,9 +1302,12 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\x16ListReflectionsRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
-	"collection\"`\n" +
+	"collection\"\xc0\x01\n" +
 	"\x17ListReflectionsResponse\x12E\n" +
-	"\vreflections\x18\x01 \x03(\v2#.deltaplane.reflector.v1.ReflectionR\vreflections\"/\n" +
+	"\vreflections\x18\x01 \x03(\v2#.deltaplane.reflector.v1.ReflectionR\vreflections\x12=\n" +
+	"\x05added\x18\x02 \x03(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x05added\x12\x1f\n" +
+	"\vadded_known\x18\x03 \x01(\bR\n" +
+	"addedKnown\"/\n" +
 	"\rRelistRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -1379,22 +1402,23 @@ var file_deltaplane_reflector_v1_reflector_proto_depIdxs = []int32{
 	16, // 13: deltaplane.reflector.v1.Reflection.next_retry_at:type_name -> google.protobuf.Timestamp
 	17, // 14: deltaplane.reflector.v1.Reflection.shadow_revision:type_name -> deltaplane.delta.v1.Revision
 	5,  // 15: deltaplane.reflector.v1.ListReflectionsResponse.reflections:type_name -> deltaplane.reflector.v1.Reflection
-	2,  // 16: deltaplane.reflector.v1.AddReflectionRequest.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
-	2,  // 17: deltaplane.reflector.v1.AddReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
-	2,  // 18: deltaplane.reflector.v1.RemoveReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
-	6,  // 19: deltaplane.reflector.v1.ReflectorService.ListReflections:input_type -> deltaplane.reflector.v1.ListReflectionsRequest
-	8,  // 20: deltaplane.reflector.v1.ReflectorService.Relist:input_type -> deltaplane.reflector.v1.RelistRequest
-	9,  // 21: deltaplane.reflector.v1.ReflectorService.AddReflection:input_type -> deltaplane.reflector.v1.AddReflectionRequest
-	11, // 22: deltaplane.reflector.v1.ReflectorService.RemoveReflection:input_type -> deltaplane.reflector.v1.RemoveReflectionRequest
-	7,  // 23: deltaplane.reflector.v1.ReflectorService.ListReflections:output_type -> deltaplane.reflector.v1.ListReflectionsResponse
-	13, // 24: deltaplane.reflector.v1.ReflectorService.Relist:output_type -> deltaplane.reflector.v1.RelistResponse
-	10, // 25: deltaplane.reflector.v1.ReflectorService.AddReflection:output_type -> deltaplane.reflector.v1.AddReflectionResponse
-	12, // 26: deltaplane.reflector.v1.ReflectorService.RemoveReflection:output_type -> deltaplane.reflector.v1.RemoveReflectionResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	2,  // 16: deltaplane.reflector.v1.ListReflectionsResponse.added:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	2,  // 17: deltaplane.reflector.v1.AddReflectionRequest.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	2,  // 18: deltaplane.reflector.v1.AddReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	2,  // 19: deltaplane.reflector.v1.RemoveReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	6,  // 20: deltaplane.reflector.v1.ReflectorService.ListReflections:input_type -> deltaplane.reflector.v1.ListReflectionsRequest
+	8,  // 21: deltaplane.reflector.v1.ReflectorService.Relist:input_type -> deltaplane.reflector.v1.RelistRequest
+	9,  // 22: deltaplane.reflector.v1.ReflectorService.AddReflection:input_type -> deltaplane.reflector.v1.AddReflectionRequest
+	11, // 23: deltaplane.reflector.v1.ReflectorService.RemoveReflection:input_type -> deltaplane.reflector.v1.RemoveReflectionRequest
+	7,  // 24: deltaplane.reflector.v1.ReflectorService.ListReflections:output_type -> deltaplane.reflector.v1.ListReflectionsResponse
+	13, // 25: deltaplane.reflector.v1.ReflectorService.Relist:output_type -> deltaplane.reflector.v1.RelistResponse
+	10, // 26: deltaplane.reflector.v1.ReflectorService.AddReflection:output_type -> deltaplane.reflector.v1.AddReflectionResponse
+	12, // 27: deltaplane.reflector.v1.ReflectorService.RemoveReflection:output_type -> deltaplane.reflector.v1.RemoveReflectionResponse
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_reflector_v1_reflector_proto_init() }

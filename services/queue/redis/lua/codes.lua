@@ -232,6 +232,35 @@ g[33] = function() -- audit: answered at the end
   say(0); say(0)
   m.auditAt = m.ne - 1
 end
+g[34] = function(key, raw) -- put back
+  local o, l, delay, f, barrier = arg(), arg(), arg(), arg(), arg()
+  local data, reason, owner, c, d = arg(), arg(), arg(), arg(), arg()
+  local r = open(key, raw)
+  if r.s >= LEASED then return reply(12) end
+  expireBarrier(key, r)
+  if barrier ~= '' and not demand(r, barrier) then return reply(6) end
+  local x = more(r)
+  if data ~= '' and not x.v then x.v = data end
+  if reason ~= '' and not x.w then x.w = reason end
+  if owner ~= '' and c .. d ~= '' and not liveExpect(x) then
+    local out = {}
+    for n in string.gmatch(c, '([^\n]+)\n') do out[#out + 1] = '+' .. n .. '\n' end
+    for n in string.gmatch(d, '([^\n]+)\n') do out[#out + 1] = '-' .. n .. '\n' end
+    x.eo, x.et, x.es = owner, '\0\0\0\0\0\0\0\0', now
+    setExpect(key, x, r, concat(out))
+  end
+  if maxRetries > 0 then f = min(f, maxRetries) end -- more says that a retry was refused
+  if f > (x.f or 0) then x.f = f end
+  if x.x then -- it stays dead
+  elseif o == 6 then
+    if r.s == IDLE and not x.u then die(x) end
+  else
+    if o == 5 then enqueue(key, r, l) end
+    if delay > 0 and not (absorb and r.s == READY) then schedule(key, r, now + delay, l, false, false, nil) end
+  end
+  tidy(key, r)
+  ok()
+end
 
 g.torec = torec
 return g
