@@ -51,7 +51,7 @@ func (DeadLog) Tail(context.Context, delta.Collection) (stream.Tail, error) {
 // TombstoneTTL is how long tombstones would live.
 func (l DeadLog) TombstoneTTL() time.Duration { return l.TTL }
 
-// Healthy is false.
+// Away says so.
 func (DeadLog) Away() error { return errors.New("a dead log") }
 
 // Bucket fails.

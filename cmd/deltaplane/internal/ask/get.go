@@ -33,6 +33,7 @@ type selection struct {
 
 	scope   indexv1.KeyScope          // once resolved
 	found   *indexv1.CollectionStatus // what is meant, once resolved; nil where that is not known
+	defined bool                      // the index has definitions of custom resources
 	assumed bool                      // the key's namespace was not given
 }
 

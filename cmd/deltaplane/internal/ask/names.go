@@ -63,6 +63,7 @@ func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClien
 	plurals := map[string]int{}
 	var exact, meant []*indexv1.CollectionStatus
 	for _, c := range answer.GetCollections() {
+		s.defined = s.defined || c.GetGroup() == definitions.Group && c.GetResource() == definitions.Resource
 		group := c.GetVersion()
 		if c.GetGroup() != "" {
 			group += "." + c.GetGroup()
