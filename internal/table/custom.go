@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"sync"
@@ -16,6 +17,28 @@ import (
 type Column struct {
 	Name, Type, JSONPath string
 	Priority             int32 // above 0: only wide tables have it
+}
+
+// OfDefinition are the columns of a CustomResourceDefinition for a version, empty where it names
+// none; found is false where it has no such version.
+func OfDefinition(definition []byte, version string) (columns []Column, found bool, err error) {
+	var d struct {
+		Spec struct {
+			Versions []struct {
+				Name                     string
+				AdditionalPrinterColumns []Column
+			}
+		}
+	}
+	if err := json.Unmarshal(definition, &d); err != nil {
+		return nil, false, fmt.Errorf("table: definition: %w", err)
+	}
+	for _, v := range d.Spec.Versions {
+		if v.Name == version {
+			return append([]Column{}, v.AdditionalPrinterColumns...), true, nil
+		}
+	}
+	return nil, false, nil
 }
 
 // ageColumn is what a custom resource without columns has.

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -92,21 +91,9 @@ func (t *tables) custom(ctx context.Context, r kube.Resource) ([]table.Column, e
 	if err != nil {
 		return nil, err
 	}
-	var definition struct {
-		Spec struct {
-			Versions []struct {
-				Name                     string
-				AdditionalPrinterColumns []table.Column
-			}
-		}
-	}
-	if err := json.Unmarshal(raw, &definition); err != nil {
-		return nil, err
-	}
-	for _, v := range definition.Spec.Versions {
-		if v.Name == r.Version {
-			return append([]table.Column{}, v.AdditionalPrinterColumns...), nil
-		}
+	columns, found, err := table.OfDefinition(raw, r.Version)
+	if found || err != nil {
+		return columns, err
 	}
 	return nil, fmt.Errorf("the definition of %s.%s has no version %s", r.Name, r.Group, r.Version)
 }

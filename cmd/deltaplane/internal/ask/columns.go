@@ -2,7 +2,6 @@ package ask
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,21 +30,9 @@ func (s *selection) columns(ctx context.Context, index indexv1.IndexServiceClien
 	if err != nil {
 		return nil
 	}
-	var definition struct {
-		Spec struct {
-			Versions []struct {
-				Name                     string
-				AdditionalPrinterColumns []table.Column
-			}
-		}
-	}
-	if json.Unmarshal(answer.GetObject().GetPayload(), &definition) != nil {
+	columns, _, err := table.OfDefinition(answer.GetObject().GetPayload(), c.GetVersion())
+	if err != nil {
 		return nil
 	}
-	for _, v := range definition.Spec.Versions {
-		if v.Name == c.GetVersion() {
-			return v.AdditionalPrinterColumns
-		}
-	}
-	return nil
+	return columns
 }
