@@ -135,6 +135,20 @@ func (m *Machine) held(op *Op) (*item, Status) {
 	return it, NotLeased
 }
 
+// mergeBarrier adds marks to a key's barrier. Where that would be too many, the key stays as it is
+// and the reply says so.
+func (m *Machine) mergeBarrier(it *item, marks Barrier, rep *Reply) bool {
+	a := it.more()
+	merged := a.barrier.Merge(marks)
+	if len(merged) > MaxMarks {
+		rep.Status = BarrierFull
+		m.drop(it)
+		return false
+	}
+	a.barrier = merged
+	return true
+}
+
 func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	if m.closed {
 		rep.Status = Closed
@@ -142,15 +156,8 @@ func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	}
 	it := m.get(op.Key)
 	m.expireBarrier(now, it)
-	if len(more.Barrier) > 0 {
-		a := it.more()
-		merged := a.barrier.Merge(more.Barrier)
-		if len(merged) > MaxMarks {
-			rep.Status = BarrierFull
-			m.drop(it)
-			return
-		}
-		a.barrier = merged
+	if len(more.Barrier) > 0 && !m.mergeBarrier(it, more.Barrier, rep) {
+		return
 	}
 	if op.Trace != "" {
 		a := it.more()

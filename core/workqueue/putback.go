@@ -13,14 +13,10 @@ func (m *Machine) putBack(now int64, op *Op, more *More, rep *Reply, r *Result) 
 		return
 	}
 	m.expireBarrier(now, it)
-	a := it.more()
-	merged := a.barrier.Merge(more.Barrier)
-	if len(merged) > MaxMarks {
-		rep.Status = BarrierFull
-		m.drop(it)
+	if !m.mergeBarrier(it, more.Barrier, rep) {
 		return
 	}
-	a.barrier = merged
+	a := it.more()
 	if len(a.data) == 0 {
 		a.data = more.Data
 	}
