@@ -17,13 +17,21 @@ import (
 // serviceUsers starts a server with a user for each service, whose name is its password too.
 func serviceUsers(t *testing.T, all map[string]stream.Permissions) string {
 	t.Helper()
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 8 << 20}
+	var users []*server.User
 	for name, p := range all {
-		opts.Users = append(opts.Users, &server.User{Username: name, Password: name, Permissions: &server.Permissions{
+		users = append(users, &server.User{Username: name, Password: name, Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: p.Publish}, Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
 		}})
 	}
-	s, err := server.NewServer(opts)
+	return userServer(t, "127.0.0.1", server.RANDOM_PORT, users...).Addr().String()
+}
+
+// userServer starts a server that knows users.
+func userServer(t *testing.T, host string, port int, users ...*server.User) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: host, Port: port, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 8 << 20, Users: users,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +40,7 @@ func serviceUsers(t *testing.T, all map[string]stream.Permissions) string {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("the server does not start")
 	}
-	return s.Addr().String()
+	return s
 }
 
 func TestServicesWorkWithTheirPermissionsAndDoNothingElse(t *testing.T) {
