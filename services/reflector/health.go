@@ -7,8 +7,7 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// healthEvery is how far health may be behind readiness, except for the log's, which is told at
-// once.
+// healthEvery is how far health may be behind readiness. It follows the log's connection at once.
 const healthEvery = 500 * time.Millisecond
 
 // tellHealth has health say what /readyz says, until ctx ends.
