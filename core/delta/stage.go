@@ -1,6 +1,9 @@
 package delta
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Stage stands between the watch and the log, so that a slow log never makes the API server cut the
 // watch. It never blocks. While there is room it keeps every change and hands them out in the order
@@ -60,6 +63,8 @@ type staged struct {
 	size int
 	// seen is the number of the oldest event this record stands for.
 	seen uint64
+	// since is when that event was observed.
+	since time.Time
 }
 
 // sight is one event pushed. Floor is the watermark before it.
@@ -115,6 +120,14 @@ func (s *Stage) Len() int { return s.waiting + len(s.controls) }
 
 // Bytes is the estimated memory of what waits.
 func (s *Stage) Bytes() int { return s.bytes }
+
+// Oldest is when the oldest change that waits was observed; zero when none waits.
+func (s *Stage) Oldest() time.Time {
+	if s.head == len(s.line) {
+		return time.Time{}
+	}
+	return s.items[s.line[s.head].key][0].since
+}
 
 // Coalesced is how many changes were dropped in favour of a later one of the same key, because the
 // stage was full.
@@ -194,7 +207,7 @@ func (s *Stage) Push(r Record) {
 	if r.Type == Deleted && s.bytes+r.Size() > s.limit {
 		r.Payload, r.Encoding, r.Hash = nil, "", 0 // there is no end to the keys that may come and go
 	}
-	in := staged{rec: r, size: r.Size(), seen: number}
+	in := staged{rec: r, size: r.Size(), seen: number, since: r.ObservedAt}
 	if n := len(list); n > 0 && r.Type == Deleted && list[n-1].rec.Type == Deleted {
 		// The one with real state stays.
 		last := &list[n-1]
@@ -329,7 +342,7 @@ func (s *Stage) squeeze(key Key) {
 		s.waiting--
 		s.coalesced++
 	}
-	last.seen = list[0].seen
+	last.seen, last.since = list[0].seen, list[0].since
 	for _, in := range list[1:] {
 		s.finish(in.seen)
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
@@ -116,5 +117,28 @@ func TestBeyondItsBoundWithDistinctKeysTheStageTakesNoFurther(t *testing.T) {
 	}
 	if last != "5000" {
 		t.Errorf("W %s after the list, want 5000", last)
+	}
+}
+
+// A change that stands for several waits for as long as the first of them did.
+func TestTheOldestChangeIsThatOfTheFirstEventThatWaits(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1000, 0)
+	for name, limit := range map[string]int{"with room": 1 << 20, "beyond the bound": 100} {
+		s := delta.NewStage(limit, "0")
+		if !s.Oldest().IsZero() {
+			t.Errorf("%s: an empty stage has %v", name, s.Oldest())
+		}
+		for i, key := range []string{"a", "b", "a", "b", "a"} {
+			r := change(delta.Updated, key, i+1)
+			r.ObservedAt = began.Add(time.Duration(i) * time.Second)
+			push(s, r)
+		}
+		for _, want := range []int{0, 1} {
+			if got := s.Oldest(); !got.Equal(began.Add(time.Duration(want) * time.Second)) {
+				t.Errorf("%s: the oldest is of %v, want %d s", name, got.Sub(began), want)
+			}
+			s.Pop(1, 1<<20)
+		}
 	}
 }

@@ -33,8 +33,10 @@ type publisher struct {
 	lists []bool
 	// key encrypts what is published; another one makes a list due. It is run's alone.
 	key string
-	// sending is how many records are with the writer; guarded by mu.
+	// sending is how many records are with the writer, sent when the oldest change among them was
+	// observed; guarded by mu.
 	sending int
+	sent    time.Time
 	// later wakes the publisher for what is in no hurry; nil while nothing is. Guarded by mu.
 	later *time.Timer
 }
@@ -89,9 +91,15 @@ func (p *publisher) signal() {
 // count tells what waits, also while the log stands still.
 func (p *publisher) count() {
 	p.mu.Lock()
+	defer p.mu.Unlock() // else an earlier count may replace a later one
 	pending, coalesced, dropped := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Overflowed()
-	p.mu.Unlock()
-	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.dropped = pending, coalesced, dropped })
+	since := p.sent
+	if since.IsZero() {
+		since = p.stage.Oldest()
+	}
+	p.r.state.set(func(v *view) {
+		v.pending, v.coalesced, v.dropped, v.waitingSince = pending, coalesced, dropped, since
+	})
 }
 
 func (p *publisher) watching(open bool) {
@@ -194,10 +202,10 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 		}
 	}
 	p.mu.Lock()
-	p.sending = len(records)
+	p.sending, p.sent = len(records), oldest
 	p.mu.Unlock()
 	p.count()
-	p.r.state.set(func(v *view) { v.sourceAt, v.waitingSince = heard, oldest })
+	p.r.state.set(func(v *view) { v.sourceAt = heard })
 	err := p.lease.Hold(ctx)
 	if err == nil {
 		err = p.w.Append(ctx, records)
@@ -251,11 +259,11 @@ func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 	}
 	last := records[len(records)-1].Watermark
 	p.mu.Lock()
-	p.sending = 0
+	p.sending, p.sent = 0, time.Time{}
 	p.mu.Unlock()
 	p.count()
 	p.r.state.set(func(v *view) {
-		v.revision, v.waitingSince = delta.Revision{Epoch: p.w.Epoch(), RV: last}, time.Time{}
+		v.revision = delta.Revision{Epoch: p.w.Epoch(), RV: last}
 		if lag > 0 {
 			v.lag = lag
 		}

@@ -3,6 +3,7 @@ package reflector
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
@@ -62,5 +63,38 @@ func TestAListIsDueUntilACompleteOneIsInTheLog(t *testing.T) {
 		if complete, due := p.told(want.synced); complete != want.complete || due != want.due {
 			t.Errorf("%d: told(%d) = %v, %v, want %v, %v", i, want.synced, complete, due, want.complete, want.due)
 		}
+	}
+}
+
+// A record that is in no hurry may be on its way while changes wait behind it.
+func TestTheLagIsThatOfTheOldestChangeThatWaits(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	p := &publisher{r: &reflection{}, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<10, "")}
+	since := func() time.Duration { v := p.r.state.get(); return v.behind(began) }
+	p.sending = 1
+	for i, age := range []time.Duration{time.Minute, time.Second} {
+		p.add(func(st *delta.Stage) {
+			st.Push(delta.Record{Kind: delta.KindDelta, Key: delta.Key(rune('a' + i)), ObservedAt: began.Add(-age)})
+		})
+	}
+	if got := since(); got != time.Minute {
+		t.Errorf("behind a liveness record: %v, want 1m0s", got)
+	}
+	p.stage.Pop(1, popBytes)
+	p.sent = began.Add(-time.Minute)
+	p.count()
+	if got := since(); got != time.Minute {
+		t.Errorf("on its way: %v, want 1m0s", got)
+	}
+	p.sending, p.sent = 0, time.Time{}
+	p.count()
+	if got := since(); got != time.Second {
+		t.Errorf("after the first: %v, want 1s", got)
+	}
+	p.stage.Pop(1, popBytes)
+	p.count()
+	if got := since(); got != 0 {
+		t.Errorf("with nothing waiting: %v, want 0", got)
 	}
 }

@@ -54,7 +54,7 @@ type view struct {
 	unnamedWhy          string
 	unnamedAt           time.Time
 	lag                 time.Duration
-	waitingSince        time.Time // when the oldest change was read that is on its way to the log; zero when none is
+	waitingSince        time.Time // when the oldest change was read that waits, or is on its way to the log; zero when none is
 	reason, lastErr     string
 	attempts            int // failures in a row for that reason
 	lastErrAt, sourceAt time.Time
