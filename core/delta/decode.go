@@ -34,6 +34,7 @@ const (
 	slotDigest
 	slotWriter
 	slotBuild
+	slotSource
 	slotNeeds
 	slotObserved
 	slotPublished
@@ -51,7 +52,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderSealed, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderAll, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderSealed, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderAll, HeaderStart, HeaderLive, HeaderDigest, HeaderWriter, HeaderBuild, HeaderSource, HeaderNeeds, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 	HeaderNames, HeaderDropped,
 }
 

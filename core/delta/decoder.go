@@ -61,7 +61,7 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 	r.Scope, r.Names = d.scope(), OtherNames(c.Resource, d.all[slotNamed-repeated]...)
 	r.Dropped, r.All = d.dropped(), d.first[slotAll] != ""
 	r.Start, r.Writer = d.uint(slotStart, 10), d.text(slotWriter)
-	r.Build, r.Needs = d.text(slotBuild), d.uint(slotNeeds, 10)
+	r.Build, r.Source, r.Needs = d.text(slotBuild), d.text(slotSource), d.uint(slotNeeds, 10)
 	if r.Counted = d.first[slotLive] != ""; r.Counted {
 		r.Live = int(d.uint(slotLive, 10))
 	}

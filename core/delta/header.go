@@ -45,6 +45,7 @@ const (
 	HeaderDigest    = "Dp-Digest"
 	HeaderWriter    = "Dp-Writer"
 	HeaderBuild     = "Dp-Build"
+	HeaderSource    = "Dp-Source"
 	HeaderNeeds     = "Dp-Needs"
 	HeaderObserved  = "Dp-Obs"
 	HeaderPublished = "Dp-Pub"
@@ -97,6 +98,7 @@ func (r *Record) Header() map[string][]string {
 	}
 	f.set(HeaderWriter, escapeText(r.Writer))
 	f.set(HeaderBuild, escapeText(r.Build))
+	f.set(HeaderSource, escapeText(r.Source))
 	if r.Needs != 0 {
 		f.set(HeaderNeeds, strconv.FormatUint(r.Needs, 10))
 	}

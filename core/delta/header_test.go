@@ -59,7 +59,7 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 		full(),
 		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
 		{Kind: delta.KindSynced, Collection: jobs, RV: "9", Epoch: 1, Term: 2, Watermark: "9"},
-		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1", Build: "v1.2 beta", Needs: 2},
+		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1", Build: "v1.2 beta", Source: "1-2 3", Needs: 2},
 		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped, Names: []string{"job", "jb", "j-2"}},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Scope: delta.Namespaced},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Dropped: []string{delta.LastApplied, "status.ein Ö"}},

@@ -190,6 +190,9 @@ type Record struct {
 	Writer string
 	// Build is the version of its program (KindTerm only). Logs of older versions have none.
 	Build string
+	// Source tells the cluster that is mirrored from every other (KindTerm only); empty when it is not
+	// known.
+	Source string
 	// Needs is the highest version that a record of the term may need (KindTerm only); 0 means 1.
 	Needs uint64
 	// ObservedAt is when the reflector read the change, PublishedAt when it handed it to the log.

@@ -55,6 +55,8 @@ type Client struct {
 	timeout time.Duration
 	limiter *rate.Limiter // nil: no limit
 
+	identity identity
+
 	mu        sync.Mutex
 	resources map[string]discovered // by group/version; guarded by mu
 }
@@ -96,7 +98,7 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		http: &http.Client{Transport: unshared(hc.Transport)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
-		resources: map[string]discovered{},
+		resources: map[string]discovered{}, identity: identity{turn: make(chan struct{}, 1)},
 	}
 	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.Timeout < 0 {
 		return nil, fmt.Errorf("kube: qps %v, burst %d, timeout %v: must not be negative", cfg.QPS, cfg.Burst, cfg.Timeout)

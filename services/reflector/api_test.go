@@ -44,7 +44,8 @@ type api struct {
 	onPage   func(n int, w *wire) bool // answers a list as it likes; false leaves it to onList
 	onStream func(n int, q url.Values, w *wire)
 	onGet    func(n int, key string, q url.Values) (code int, body string)
-	served   bool // discovery knows the resource
+	served   bool   // discovery knows the resource
+	cluster  string // UID of kube-system: empty, there is none; forbidden, nobody may know
 	closing  chan struct{}
 }
 
@@ -88,6 +89,8 @@ func (a *api) stepped() chan<- string {
 	return steps
 }
 
+const forbidden = "forbidden"
+
 func newAPI(t testing.TB) *api {
 	t.Helper()
 	a := &api{served: true, closing: make(chan struct{})}
@@ -114,6 +117,19 @@ func newAPI(t testing.TB) *api {
 			return
 		}
 		_, _ = fmt.Fprint(w, list("5", "", `{"metadata":{"name":"n1","uid":"n","resourceVersion":"3"}}`))
+	})
+	mux.HandleFunc("GET /api/v1/namespaces/kube-system", func(w http.ResponseWriter, _ *http.Request) {
+		a.mu.Lock()
+		uid := a.cluster
+		a.mu.Unlock()
+		switch uid {
+		case "":
+			(&wire{w: w}).refuse(404, status(404, "NotFound", "no such namespace"))
+		case forbidden:
+			(&wire{w: w}).refuse(403, status(403, "Forbidden", "namespaces: no"))
+		default:
+			_, _ = fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
+		}
 	})
 	mux.HandleFunc("GET /api/v1/pods", a.pods)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", a.pod)

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // lost knows that something of a watch was missed, because it could not be read: what is held for
@@ -103,4 +105,25 @@ func (s *source) ahead(ctx context.Context) bool {
 	}
 	_, err := s.r.kube.List(ctx, s.r.resource, kube.ListOptions{Scope: s.r.want.Scope, RV: v.sourceRV, Match: kube.NotOlderThan, Limit: 1})
 	return kube.IsTooLargeRV(err)
+}
+
+// identifyFor is how long a term, or a watch, may wait to hear which cluster it is of.
+const identifyFor = time.Second
+
+// identity tells the cluster from every other one, as it was after since; empty when that is not
+// known: the API server is away, or does not let this process know. Versions alone cannot tell once
+// those of another cluster under the same name are higher, and its objects would join those of the
+// first one.
+func (r *reflection) identity(ctx context.Context, since time.Time) string {
+	ctx, cancel := context.WithTimeout(ctx, identifyFor)
+	defer cancel()
+	is, err := r.kube.Identity(ctx, since)
+	if kube.IsForbidden(err) && !r.unnamed {
+		r.unnamed = true
+		name := r.state.get().name
+		r.faults.warn(name, stageLead, reasonOf(stageList, err), err.Error(), func() {
+			r.slog.LogAttrs(ctx, slog.LevelWarn, "another cluster under this name will not be noticed at once", telemetry.Err(err))
+		})
+	}
+	return is
 }

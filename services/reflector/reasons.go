@@ -51,6 +51,7 @@ var sourceReasons = []reason{
 // leadReasons are why a term ended or could not begin. What is not named is a fault of the log: the
 // source's faults end no term.
 var leadReasons = []reason{
+	{"SOURCE_REPLACED", wraps(errReplaced)},
 	{"SOURCE_RESTORED", wraps(errNewEpoch)},
 	{"DIFFERENT_SPEC", wraps(errDifferentSpec)},
 	{"NEWER_LOG", wraps(errNewerLog)},

@@ -53,6 +53,7 @@ func TestEveryErrorHasOneWord(t *testing.T) {
 		{"resolve", kube.ErrNotServed, "NOT_SERVED"},
 		{"resolve", errSecondScope, "SECOND_SCOPE"},
 		{"list", errors.New("what is this"), "INTERNAL"},
+		{stageLead, errReplaced, "SOURCE_REPLACED"},
 		{stageLead, errNewEpoch, "SOURCE_RESTORED"},
 		{stageLead, errLeaseLost, "DEPOSED"},
 		{stageLead, stream.ErrDeposed, "DEPOSED"},

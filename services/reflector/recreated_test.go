@@ -134,3 +134,56 @@ func TestATrimHiddenByTombstonesIsDetectedByTheNextLeader(t *testing.T) {
 		return watching(r) && r.GetRevision().GetEpoch() == whole && r.GetRelists() == 0
 	})
 }
+
+// The versions of the second cluster are higher, so that its watches would be answered as those of
+// the first: its objects would join what the first one has left.
+func TestAnotherClusterUnderTheSameNameBeginsANewEpoch(t *testing.T) {
+	t.Parallel()
+	for name, running := range map[string]bool{"while the reflector runs": true, "between two runs": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t)
+			a.cluster = "first"
+			a.onList = func(int, url.Values) (int, string) { return 200, list("100", "", item("a", 1), item("b", 2)) }
+			nats := embeddedtest.NATS(t).URL()
+			_, stop := start(t, quick(), a.URL, nats)
+			m := follow(t, nats, pods)
+			m.until(t, "the first cluster", func() bool { return m.readable() && len(m.live()) == 2 })
+			a.nth(t, watched, 1)
+			epoch := m.revision().Epoch
+			if !running {
+				stop()
+			}
+			a.set(func(a *api) {
+				a.cluster = "second"
+				a.onList = func(int, url.Values) (int, string) { return 200, list("900", "", item("c", 800)) }
+			})
+			if running {
+				a.CloseClientConnections()
+			} else {
+				start(t, quick(), a.URL, nats)
+			}
+			m.until(t, "the second cluster alone", func() bool {
+				_, is := m.live()["default/c"]
+				return is && len(m.live()) == 1 && m.revision().Epoch > epoch
+			})
+		})
+	}
+}
+
+func TestAClusterThatMayNotBeKnownIsMirroredAndSaid(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.cluster = forbidden
+	a.onList = func(int, url.Values) (int, string) { return 200, list("100", "", item("a", 1)) }
+	var log lines
+	nats := embeddedtest.NATS(t).URL()
+	startSeen(t, quick(), clientOf(t, a.URL), nats, &log)
+	m := follow(t, nats, pods)
+	m.until(t, "the cluster", func() bool { return m.readable() && len(m.live()) == 1 })
+	a.CloseClientConnections()
+	a.nth(t, watched, 2)
+	if got := log.warnings("another cluster under this name"); len(got) != 1 {
+		t.Errorf("%q, want one warning", got)
+	}
+}

@@ -23,6 +23,7 @@ import (
 // What ends a term.
 var (
 	errNewEpoch  = errors.New("reflector: the source's history went back")
+	errReplaced  = fmt.Errorf("%w: the API server is another cluster's than the log", errNewEpoch)
 	errLeaseLost = errors.New("reflector: lease lost")
 )
 
@@ -48,6 +49,8 @@ type reflection struct {
 	// begun is told that a list began after the request of that revision.
 	begun func(revision uint64)
 
+	// unnamed says that it was logged that the cluster's identity may not be read. It belongs to run.
+	unnamed bool
 	// invalid is the epoch that must not be written on, every one up to it included; 0 when there is
 	// none. It belongs to run.
 	invalid uint64
@@ -226,7 +229,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, InvalidEpoch: r.invalid,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, InvalidEpoch: r.invalid, Source: r.identity(ctx, began),
 	})
 	if err != nil {
 		if errors.Is(err, stream.ErrLogLost) {
@@ -259,6 +262,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.well(ctx)
 	p := newPublisher(r, w, lease, from.RV, &l)
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
+	s.of, s.ended = w.Source(), began
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.run(ctx) })

@@ -43,7 +43,9 @@ type source struct {
 	p      *publisher
 	shadow *delta.Shadow
 	epoch  uint64
-	w      delta.RV // everything up to it is staged; empty: a complete list is due
+	of     string    // the cluster that the log is of; empty when it is not known
+	ended  time.Time // when the last round ended: which cluster answers was to be known before it
+	w      delta.RV  // everything up to it is staged; empty: a complete list is due
 	// reform makes a complete list due although w is known: the log may hold another form. It is why
 	// keys are gone that the list does not hold.
 	reform delta.DeleteReason
@@ -76,6 +78,7 @@ func (s *source) run(ctx context.Context) error {
 	relist := s.w == "" || s.reform != ""
 	for {
 		stage, err := s.round(ctx, relist)
+		s.ended = time.Now()
 		relist = relist && stage == stageList
 		switch {
 		case ctx.Err() != nil:
@@ -111,6 +114,11 @@ func (s *source) run(ctx context.Context) error {
 // round reads the whole state, if it is due, and watches. It returns the stage at which it ended;
 // from stageWatch on the state was complete.
 func (s *source) round(ctx context.Context, relist bool) (string, error) {
+	if s.of != "" {
+		if is := s.r.identity(ctx, s.ended); is != "" && is != s.of {
+			return stageList, errReplaced
+		}
+	}
 	if relist {
 		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_LISTING)
 		s.asks.settled(ctx)

@@ -36,20 +36,25 @@ rules:
   - level: None
 `
 
-// A right is a verb on a resource, in one namespace or in the cluster ("").
-type right struct{ verb, group, resource, namespace string }
+// A right is a verb on a resource, in one namespace or in the cluster (""), and where it is of one
+// object alone, its name.
+type right struct{ verb, group, resource, namespace, name string }
 
 func (r right) String() string {
 	where := "the cluster"
 	if r.namespace != "" {
 		where = "namespace " + r.namespace
 	}
+	if r.name != "" {
+		where = r.name + " in " + where
+	}
 	return fmt.Sprintf("%s %s of %q in %s", r.verb, r.resource, r.group, where)
 }
 
 // covers reports whether r permits what was done.
 func (r right) covers(done right) bool {
-	return r.namespace == "" && r == right{done.verb, done.group, done.resource, ""} || r == done
+	return (r.namespace == "" || r.namespace == done.namespace) && (r.name == "" || r.name == done.name) &&
+		r.verb == done.verb && r.group == done.group && r.resource == done.resource
 }
 
 // compareRights names what was done and is not granted, and what is granted and was not done.
@@ -96,7 +101,12 @@ func rightsOf(rules []rbacv1.PolicyRule, namespace string) []right {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					out = append(out, right{verb, group, resource, namespace})
+					if len(rule.ResourceNames) == 0 {
+						out = append(out, right{verb, group, resource, namespace, ""})
+					}
+					for _, name := range rule.ResourceNames {
+						out = append(out, right{verb, group, resource, namespace, name})
+					}
 				}
 			}
 		}
@@ -140,7 +150,7 @@ func (k *kubeCluster) actor(t *testing.T, part string) (kubeconfig string, grant
 		resource, sub, _ := strings.Cut(g.resource, "/")
 		review := map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": map[string]any{
 			"user":               "system:serviceaccount:" + rightsNamespace + ":" + part,
-			"resourceAttributes": map[string]any{"verb": g.verb, "group": g.group, "resource": resource, "subresource": sub, "namespace": g.namespace},
+			"resourceAttributes": map[string]any{"verb": g.verb, "group": g.group, "resource": resource, "subresource": sub, "namespace": g.namespace, "name": g.name},
 		}}
 		eventually(t, time.Minute, "the API server knows "+g.String(), func(ctx context.Context) error {
 			var answer struct{ Status struct{ Allowed bool } }
@@ -174,7 +184,7 @@ func deeds(t *testing.T, log, part string) (done []right, refused []string) {
 		var e struct {
 			Verb, RequestURI string
 			User             struct{ Username string }
-			ObjectRef        *struct{ APIGroup, Resource, Subresource, Namespace string }
+			ObjectRef        *struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 			ResponseStatus   struct{ Code int }
 		}
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -189,7 +199,7 @@ func deeds(t *testing.T, log, part string) (done []right, refused []string) {
 		if e.ObjectRef == nil { // discovery, which everybody may
 			continue
 		}
-		r := right{e.Verb, e.ObjectRef.APIGroup, e.ObjectRef.Resource, e.ObjectRef.Namespace}
+		r := right{e.Verb, e.ObjectRef.APIGroup, e.ObjectRef.Resource, e.ObjectRef.Namespace, e.ObjectRef.Name}
 		if e.ObjectRef.Subresource != "" {
 			r.resource += "/" + e.ObjectRef.Subresource
 		}
@@ -202,14 +212,16 @@ func deeds(t *testing.T, log, part string) (done []right, refused []string) {
 
 func TestRightsThatDifferAreNamed(t *testing.T) {
 	t.Parallel()
-	pods, jobs := right{"get", "", "pods", ""}, right{"get", "batch", "jobs", "a"}
+	pods, jobs, one := right{"get", "", "pods", "", ""}, right{"get", "batch", "jobs", "a", ""}, right{"get", "", "pods", "", "p"}
 	for _, c := range []struct {
 		granted, done []right
 		names         string
 	}{
-		{[]right{pods, jobs}, []right{{"get", "", "pods", "b"}, jobs}, ""},
+		{[]right{pods, jobs}, []right{{"get", "", "pods", "b", "p"}, jobs}, ""},
+		{[]right{one}, []right{one}, ""},
+		{[]right{one}, []right{{"get", "", "pods", "", "q"}}, "not granted: get pods"},
 		{[]right{pods}, []right{pods, jobs}, "not granted: get jobs"},
-		{[]right{pods, jobs}, []right{pods, {"get", "batch", "jobs", "b"}}, "not granted: get jobs"},
+		{[]right{pods, jobs}, []right{pods, {"get", "batch", "jobs", "b", ""}}, "not granted: get jobs"},
 		{[]right{pods, jobs}, []right{pods}, "never used: get jobs"},
 	} {
 		if err := compareRights(c.granted, c.done); (err == nil) != (c.names == "") || err != nil && !strings.Contains(err.Error(), c.names) {

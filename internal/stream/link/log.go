@@ -34,6 +34,8 @@ type Tail struct {
 	// Needs, Writer and Build are those of the last term record; see [delta.Record].
 	Needs         uint64
 	Writer, Build string
+	// Source is that of the last term record; see [delta.Record].
+	Source string
 	// Replicas is how many servers keep the log.
 	Replicas int
 	// Created is when the stream was made; a stream made again is another log.
@@ -96,7 +98,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 		return Tail{}, err
 	}
 	t.Epoch, t.Term, t.Start = term.Epoch, term.Term, term.Start
-	t.Needs, t.Writer, t.Build = term.Needs, term.Writer, term.Build
+	t.Needs, t.Writer, t.Build, t.Source = term.Needs, term.Writer, term.Build, term.Source
 	fence, err := c.Control(ctx, col, delta.KindFence)
 	if err != nil {
 		return Tail{}, err

@@ -56,8 +56,12 @@ func (w *Writer) takeOver(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("%w: it ends at %d again, and was to begin at %d", link.ErrLogLost, tail.Last, above)
 		}
 		w.created, w.origin = tail.Created, origin.Sequence
-		if w.fresh = above > 0 || tail.Term == 0 || cfg.NewEpoch || tail.Epoch <= cfg.InvalidEpoch; w.fresh {
+		foreign := cfg.Source != "" && tail.Source != "" && cfg.Source != tail.Source
+		if w.fresh = above > 0 || tail.Term == 0 || cfg.NewEpoch || tail.Epoch <= cfg.InvalidEpoch || foreign; w.fresh {
 			w.epoch = max(w.epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
+		}
+		if w.source = cfg.Source; w.source == "" && !w.fresh {
+			w.source = tail.Source
 		}
 		if w.origin == 0 {
 			if err := w.begin(ctx); err != nil {
@@ -87,7 +91,7 @@ func (w *Writer) fence(ctx context.Context) error {
 func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
 	r := delta.Record{
 		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: start,
-		Writer: w.holder, Build: w.c.Config.Build, Needs: delta.Announced(), PublishedAt: time.Now(),
+		Writer: w.holder, Build: w.c.Config.Build, Source: w.source, Needs: delta.Announced(), PublishedAt: time.Now(),
 	}
 	if err := w.append(ctx, &r, true); err != nil {
 		return err

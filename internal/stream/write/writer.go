@@ -39,6 +39,9 @@ type Config struct {
 	// InvalidEpoch is an epoch that must not be written on: a log that holds it, or an older one,
 	// begins a new epoch. One that somebody began meanwhile is gone on with.
 	InvalidEpoch uint64
+	// Source tells the cluster that is mirrored from every other; empty when it is not known. A log of
+	// another one begins a new epoch.
+	Source string
 }
 
 // Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch
@@ -54,6 +57,7 @@ type Writer struct {
 	holder string
 	term   uint64
 	fresh  bool
+	source string
 	inbox  string
 	sub    *nats.Subscription
 	// created is when the stream was made, origin the sequence of its origin record.
@@ -147,6 +151,9 @@ func (w *Writer) Created() time.Time { return w.created }
 // Fresh reports whether the writer began a new epoch: nothing known from before may be trusted and
 // a complete list must follow.
 func (w *Writer) Fresh() bool { return w.fresh }
+
+// Source is which cluster the log is of; empty when it is not known.
+func (w *Writer) Source() string { return w.source }
 
 // Acked is the sequence of the last acknowledged append.
 func (w *Writer) Acked() uint64 {

@@ -600,7 +600,8 @@ func (x *IndexHint) GetValues() []string {
 // most 128; `*` is everything but metadata, and `.` alone says that there is none) and Dp-All (the
 // same records: `1` where the reflector takes every object of the resource), control records
 // Dp-Start (the sequence at which a term begins) and Dp-Writer, and term records Dp-Build (the
-// version of the leader's program) and Dp-Needs (the highest Dp-Version that a record of the term
+// version of the leader's program), Dp-Source (the UID of the mirrored cluster's namespace
+// kube-system, where it is known) and Dp-Needs (the highest Dp-Version that a record of the term
 // may have; 1 when it is left out). Texts are percent-escaped. Readers pass over headers that they
 // do not know.
 type Delta struct {

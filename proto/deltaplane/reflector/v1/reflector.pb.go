@@ -519,10 +519,11 @@ type Reflection struct {
 	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the
 	// details. Of the source: FORBIDDEN, UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE,
 	// THROTTLED, EXPIRED, REFUSED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
-	// SECOND_SCOPE, NO_NAMESPACES, SOURCE_RESTORED. Of the log and its lease: LOG_FULL,
-	// LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED, DIFFERENT_SPEC, NEWER_LOG (this
-	// build does not read the log as it is written, and so does not write it). INTERNAL for anything
-	// else.
+	// SECOND_SCOPE, NO_NAMESPACES, SOURCE_RESTORED,
+	// SOURCE_REPLACED (the API server is another cluster's: a new epoch begins). Of the log and its
+	// lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED, DIFFERENT_SPEC,
+	// NEWER_LOG (this build does not read the log as it is written, and so does not write it).
+	// INTERNAL for anything else.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the loop tries again; absent when it does not wait. With DIFFERENT_SPEC: when the lease
 	// can be taken, unless it is renewed.
