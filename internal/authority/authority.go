@@ -82,6 +82,7 @@ type Authority struct {
 
 	version atomic.Uint64 // counts what may change a decision
 	changed chan struct{} // cap 1: something has
+	ended   chan struct{} // cap 1: tokens may have
 }
 
 // New reads the files of a configuration. It is nil for a zero one. No cluster is called yet.
@@ -89,7 +90,7 @@ func New(cfg Config, auth rpc.AuthConfig, log *slog.Logger, reg prometheus.Regis
 	if err := cfg.Validate(auth); err != nil || !cfg.Set() {
 		return nil, err
 	}
-	a := &Authority{auth: auth, byName: cfg.ByName, log: log, changed: make(chan struct{}, 1), callers: callers{byKey: map[string]*caller{}}}
+	a := &Authority{auth: auth, byName: cfg.ByName, log: log, changed: make(chan struct{}, 1), ended: make(chan struct{}, 1), callers: callers{byKey: map[string]*caller{}}}
 	var faults []error
 	var err error
 	if auth.TokenFile != "" {
@@ -109,7 +110,7 @@ func New(cfg Config, auth rpc.AuthConfig, log *slog.Logger, reg prometheus.Regis
 			faults = append(faults, fmt.Errorf("authority: cluster %q is named twice", c.Name))
 		default:
 			seen[c.Name] = true
-			one := newCluster(c.Name, c.Kube, log, a.change)
+			one := newCluster(c.Name, c.Kube, log, a.change, a.end)
 			if cfg.APIServerTokens {
 				one.audience = ""
 			}
@@ -142,8 +143,15 @@ func (a *Authority) Authorizer() rpc.Authorizer {
 // change notes that decisions may have become others.
 func (a *Authority) change() {
 	a.version.Add(1)
+	note(a.changed)
+}
+
+// end notes that tokens may count no more.
+func (a *Authority) end() { note(a.ended) }
+
+func note(c chan struct{}) {
 	select {
-	case a.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -180,32 +188,53 @@ func (a *Authority) Watch(ctx context.Context, revise func()) {
 	}
 	routine := time.NewTicker(reviewedFor) // tokens end, and decisions do
 	defer routine.Stop()
-	var steps []time.Duration
-	since := time.Time{}
-	next := time.NewTimer(time.Hour)
-	defer next.Stop()
+	changes, ends := newLooks(), newLooks()
+	defer changes.next.Stop()
+	defer ends.next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-routine.C:
 			a.callers.expire(time.Now())
-			revise()
 		case <-a.changed:
-			since, steps = time.Now(), again
-			next.Reset(steps[0])
-			revise()
-		case <-next.C:
-			if len(steps) == 0 {
-				continue
-			}
-			if len(again)-len(steps) < forced {
+			changes.begin()
+		case <-a.ended:
+			ends.begin()
+		case <-changes.next.C:
+			if changes.step() <= forced {
 				a.version.Add(1)
 			}
-			if steps = steps[1:]; len(steps) > 0 {
-				next.Reset(time.Until(since.Add(steps[0])))
-			}
-			revise()
+		case <-ends.next.C:
+			ends.step()
 		}
+		revise()
 	}
+}
+
+// looks are when open streams are looked at once more after something, see [again].
+type looks struct {
+	since time.Time
+	taken int
+	next  *time.Timer
+}
+
+func newLooks() *looks {
+	l := &looks{next: time.NewTimer(time.Hour)}
+	l.next.Stop()
+	return l
+}
+
+// begin counts from now.
+func (l *looks) begin() {
+	l.since, l.taken = time.Now(), 0
+	l.next.Reset(again[0])
+}
+
+// step takes a look, and says which it is, from 1 on.
+func (l *looks) step() int {
+	if l.taken++; l.taken < len(again) {
+		l.next.Reset(time.Until(l.since.Add(again[l.taken])))
+	}
+	return l.taken
 }

@@ -33,9 +33,11 @@ type cluster struct {
 	roles    roleWatcher
 	log      *slog.Logger
 	metrics  *metrics
-	changed  func()
+	changed  func()        // decisions may have become others
+	ended    func()        // tokens may have
 	asking   chan struct{} // one place for each access review under way
 	tokens   reviewedTokens
+	bearers  boundObjects
 	bound    bindings
 
 	mu       sync.Mutex
@@ -44,10 +46,10 @@ type cluster struct {
 	faults   map[string]error // why others are not; guarded by mu
 }
 
-func newCluster(name string, client *kube.Client, log *slog.Logger, changed func()) *cluster {
+func newCluster(name string, client *kube.Client, log *slog.Logger, changed, ended func()) *cluster {
 	return &cluster{
-		name: name, audience: Audience, reviews: client, roles: client, log: log, changed: changed, asking: make(chan struct{}, maxReviews),
-		tokens: newReviewedTokens(), bound: newBindings(), followed: map[string]bool{}, faults: map[string]error{},
+		name: name, audience: Audience, reviews: client, roles: client, log: log, changed: changed, ended: ended, asking: make(chan struct{}, maxReviews),
+		tokens: newReviewedTokens(), bearers: newBoundObjects(), bound: newBindings(), followed: map[string]bool{}, faults: map[string]error{},
 	}
 }
 

@@ -113,7 +113,7 @@ func (q quiet) Watch(ctx context.Context, _ kube.Resource, _ kube.WatchOptions) 
 func guarded(t *testing.T, f *api, policy string) (*Authority, *bytes.Buffer) {
 	t.Helper()
 	a := &Authority{
-		auth: rpc.AuthConfig{Mode: rpc.AuthIdentities}, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1),
+		auth: rpc.AuthConfig{Mode: rpc.AuthIdentities}, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 		callers: callers{byKey: map[string]*caller{}}, policy: &policyFile{policy: &access.Policy{}},
 	}
 	if policy != "" {
@@ -130,7 +130,7 @@ func guarded(t *testing.T, f *api, policy string) (*Authority, *bytes.Buffer) {
 	var out bytes.Buffer
 	a.audit = newAudit(&out)
 	if f != nil {
-		c := newCluster("dev", nil, a.log, a.change)
+		c := newCluster("dev", nil, a.log, a.change, a.end)
 		c.reviews, c.roles, c.metrics = f, quiet{}, a.metrics
 		for _, r := range roleResources {
 			c.followed[r.Name] = true

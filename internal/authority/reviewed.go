@@ -34,8 +34,8 @@ type reviewedTokens struct {
 	mu     sync.Mutex // guards the rest
 	tokens map[[sha256.Size]byte]*reviewedToken
 	hosts  rpc.Limiters[string] // of tokens that nobody knows
-	// touched are users with tokens here that have changed, and when.
-	touched map[string]time.Time
+	// touched are objects of tokens here that have changed, and when; gone are those that are no more.
+	touched, gone map[object]time.Time
 }
 
 type reviewedToken struct {
@@ -43,13 +43,14 @@ type reviewedToken struct {
 	id    *access.Identity
 	err   error
 	until time.Time
-	good  bool // the review before this one, or this one, named somebody
+	good  bool     // the review before this one, or this one, named somebody
+	of    []object // that it stands and falls with
 }
 
 func newReviewedTokens() reviewedTokens {
 	return reviewedTokens{
 		known: make(chan struct{}, maxReviews), unknown: make(chan struct{}, maxReviews/4),
-		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: rpc.Limiters[string]{Burst: unknownBurst, Rate: unknownRate, Most: maxHosts}, touched: map[string]time.Time{},
+		tokens: map[[sha256.Size]byte]*reviewedToken{}, hosts: rpc.Limiters[string]{Burst: unknownBurst, Rate: unknownRate, Most: maxHosts}, touched: map[object]time.Time{}, gone: map[object]time.Time{},
 	}
 }
 
@@ -101,12 +102,17 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 	defer cancel()
 	asked := time.Now()
 	id, err := c.askToken(ctx, e.good, token)
+	var of []object
 	if id != nil {
 		id.Cluster = c.name
+		of = c.objectsOf(token, id, asked)
 	}
 	c.tokens.mu.Lock()
 	defer c.tokens.mu.Unlock()
-	e.id, e.err, e.until = id, err, asked.Add(reviewedFor)
+	if c.tokens.withdrawn(of, time.Now()) {
+		id = nil
+	}
+	e.id, e.err, e.of, e.until = id, err, of, asked.Add(reviewedFor)
 	switch {
 	case err != nil:
 		e.until = time.Now().Add(failedFor)
@@ -114,7 +120,7 @@ func (c *cluster) reviewToken(ctx context.Context, e *reviewedToken, token, host
 		e.good = false
 		c.tokens.hosts.Count(host, asked)
 	default:
-		e.good, e.until = true, asked.Add(c.tokens.keep(id.User, asked))
+		e.good, e.until = true, asked.Add(c.tokens.keep(of, asked))
 	}
 	close(e.done)
 }

@@ -59,19 +59,18 @@ func TestATokenIsReviewedAgainWhenItsServiceAccountChanges(t *testing.T) {
 				t.Fatal(got)
 			}
 		}
-		version := a.Version()
 		event := func(name string) {
-			if err := a.clusters[0].account([]byte(`{"metadata":{"namespace":"a","name":"` + name + `"}}`)); err != nil {
+			if err := a.clusters[0].account([]byte(`{"metadata":{"namespace":"a","name":"`+name+`"}}`), false); err != nil {
 				t.Fatal(err)
 			}
 		}
 		event("somebody")
-		if a.Version() != version {
+		if len(a.ended) != 0 {
 			t.Error("open streams are looked at because of a service account that nobody uses here")
 		}
 		event("b") // the API server does not know yet
-		if got := code(ours); got != codes.OK || a.Version() == version {
-			t.Errorf("%v, version %d", got, a.Version())
+		if got := code(ours); got != codes.OK || len(a.ended) != 1 {
+			t.Errorf("%v, %d looks at open streams", got, len(a.ended))
 		}
 		f.set(func() { delete(f.tokens, ours) })
 		time.Sleep(unsettledFor)
@@ -84,7 +83,7 @@ func TestATokenIsReviewedAgainWhenItsServiceAccountChanges(t *testing.T) {
 		if _, n := f.count(); n != 4 {
 			t.Errorf("%d reviews, want two and two more of the one that changed", n)
 		}
-		if a.clusters[0].account([]byte("{")) == nil {
+		if a.clusters[0].account([]byte("{"), false) == nil {
 			t.Error("an event that is no JSON is taken")
 		}
 	})

@@ -51,7 +51,7 @@ type watched struct {
 // watches are what is followed. Of roles no rule is read: that one has changed is enough to ask
 // again. Of RoleBindings it is kept whom they name.
 func (c *cluster) watches() []watched {
-	all := []watched{{resource: accounts, take: func(object []byte, _ bool) error { return c.account(object) }}}
+	all := []watched{{resource: accounts, take: c.account}}
 	for _, r := range roleResources {
 		w := watched{resource: r, decides: true}
 		if r.Name == bindingsResource {
@@ -62,10 +62,12 @@ func (c *cluster) watches() []watched {
 	return all
 }
 
-// followRoles notes when what RBAC decides by changes, and service accounts, until ctx ends.
+// followRoles notes when what RBAC decides by changes, and what tokens stand and fall with, until
+// ctx ends.
 func (c *cluster) followRoles(ctx context.Context) {
 	var parts sync.WaitGroup
 	defer parts.Wait()
+	parts.Go(func() { c.followBound(ctx) })
 	for _, w := range c.watches() {
 		parts.Go(func() { c.followResource(ctx, w) })
 	}
