@@ -101,6 +101,16 @@ func Client(c Config, serverName string) (*tls.Config, error) {
 	return clientConfig(c, f, serverName), nil
 }
 
+// ClientNow is [Client] for many connections: it returns the configuration of the next one, with
+// the authorities of the moment, which its caller may change.
+func ClientNow(c Config, serverName string) (func() *tls.Config, error) {
+	f, err := Open(c)
+	if err != nil {
+		return nil, err
+	}
+	return func() *tls.Config { return clientConfig(c, f, serverName) }, nil
+}
+
 func clientConfig(c Config, f *Files[Identity], serverName string, protocols ...string) *tls.Config {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, ServerName: serverName, RootCAs: f.Get().Authorities}
 	if c.CertFile != "" {

@@ -34,10 +34,13 @@ type Config struct {
 	RedisUsername, RedisPassword string
 	// RedisPasswordNow is asked for the password at each connection, in place of RedisPassword.
 	RedisPasswordNow func() (string, error)
-	// RedisSentinelUsername and RedisSentinelPassword are what sentinels ask for.
-	RedisSentinelUsername, RedisSentinelPassword string
-	// RedisTLS is used where RedisURL asks for TLS. Default: the system's roots.
-	RedisTLS *tls.Config
+	// RedisSentinelUsername and RedisSentinelPassword are what sentinels ask for; the password is
+	// asked for at each connection.
+	RedisSentinelUsername string
+	RedisSentinelPassword func() (string, error)
+	// RedisTLS is asked for the configuration of each connection where RedisURL asks for TLS.
+	// Default: the system's roots.
+	RedisTLS func() *tls.Config
 	// RedisPrefix begins every Redis key. Default "dp".
 	RedisPrefix string
 	// AllowEviction permits a Redis that evicts keys.

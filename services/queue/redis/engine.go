@@ -40,10 +40,13 @@ type Config struct {
 	// that of the connection.
 	PasswordNow func() (string, error)
 	// SentinelUsername and SentinelPassword are what the sentinels ask for,
-	// which is not what Redis asks for.
-	SentinelUsername, SentinelPassword string
-	// TLS is used by the schemes with TLS. Default: the system's roots, TLS 1.2.
-	TLS *tls.Config
+	// which is not what Redis asks for. The password is asked for at each
+	// connection to one; an error is that of the connection.
+	SentinelUsername string
+	SentinelPassword func() (string, error)
+	// TLS is asked for the configuration of each connection by the schemes
+	// with TLS. Default: the system's roots, TLS 1.2.
+	TLS func() *tls.Config
 	// Prefix begins every key. Default "dp".
 	Prefix string
 	// AllowEviction permits a maxmemory-policy other than noeviction, under

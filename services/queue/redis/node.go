@@ -77,6 +77,9 @@ type pipeliner interface {
 func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, cn *redis.Conn) error {
 		f, err := learn(ctx, cn)
+		if e.target.of == sentinel && e.cfg.SentinelPassword != nil && (refusesStrangers(err) || err == nil && f.mode == "sentinel") {
+			f, err = e.introduce(ctx, cn)
+		}
 		if err != nil {
 			return unwrapped{err}
 		}
@@ -94,6 +97,22 @@ func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 		return nil
 	}
 }
+
+// introduce tells a sentinel who asks. The client library would do so with the password of its
+// start. Redis itself gets its own before.
+func (e *Engine) introduce(ctx context.Context, cn *redis.Conn) (*facts, error) {
+	password, err := e.cfg.SentinelPassword()
+	if err != nil {
+		return nil, err
+	}
+	if err := cn.AuthACL(ctx, cmp.Or(e.cfg.SentinelUsername, "default"), password).Err(); err != nil {
+		return nil, err
+	}
+	return learn(ctx, cn)
+}
+
+// refusesStrangers reports that a server wants a password before it says anything.
+func refusesStrangers(err error) bool { return redis.HasErrorPrefix(err, "NOAUTH") }
 
 func learn(ctx context.Context, cn pipeliner) (*facts, error) {
 	var server, replication, persistence *redis.StringCmd
@@ -259,12 +278,18 @@ func meet(ctx context.Context, n *node) error {
 	return err
 }
 
+// dialTimeout bounds making a connection.
+const dialTimeout = 2 * time.Second
+
 // connect makes the clients of a target. Nothing is connected to yet.
 func (e *Engine) connect() {
 	opt := e.target.opt
 	opt.MaxRetries = -1 // a script must not run twice behind our back
 	opt.ContextTimeoutEnabled = true
-	opt.DialTimeout = 2 * time.Second
+	opt.DialTimeout = dialTimeout
+	if e.target.tls != nil {
+		opt.Dialer = e.target.dial
+	}
 	opt.DialerRetries = 1
 	opt.ReadTimeout = 3 * time.Second
 	opt.WriteTimeout = 3 * time.Second
@@ -280,8 +305,7 @@ func (e *Engine) connect() {
 		n := &node{addr: "the master " + e.target.master}
 		n.client = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: e.target.master, SentinelAddrs: e.target.addrs,
-			SentinelUsername: e.cfg.SentinelUsername, SentinelPassword: e.cfg.SentinelPassword,
-			Username: opt.Username, Password: opt.Password, CredentialsProviderContext: opt.CredentialsProviderContext, DB: opt.DB, TLSConfig: opt.TLSConfig,
+			Username: opt.Username, Password: opt.Password, CredentialsProviderContext: opt.CredentialsProviderContext, DB: opt.DB, Dialer: opt.Dialer,
 			OnConnect: e.onConnect(n), MaxRetries: opt.MaxRetries, ContextTimeoutEnabled: true,
 			DialTimeout: opt.DialTimeout, DialerRetries: opt.DialerRetries, ReadTimeout: opt.ReadTimeout, WriteTimeout: opt.WriteTimeout,
 			PoolSize: opt.PoolSize, MinIdleConns: opt.MinIdleConns, DisableIdentity: true,
@@ -295,10 +319,9 @@ func (e *Engine) connect() {
 			ClusterStateReloadInterval: 3 * time.Second, DisableIdentity: true, MaintNotificationsConfig: noNotices,
 			NewClient: func(got *redis.Options) *redis.Client {
 				o := opt
-				o.Addr, o.Dialer = got.Addr, got.Dialer
-				if o.TLSConfig != nil && o.TLSConfig.ServerName == "" {
-					o.TLSConfig = o.TLSConfig.Clone()
-					o.TLSConfig.ServerName = host(got.Addr)
+				o.Addr = got.Addr
+				if o.Dialer == nil {
+					o.Dialer = got.Dialer
 				}
 				n := &node{addr: got.Addr}
 				if was, ok := s.nodes.Load(got.Addr); ok {
@@ -312,11 +335,4 @@ func (e *Engine) connect() {
 		})
 		e.client, e.place = s.client, s
 	}
-}
-
-func host(addr string) string {
-	if i := strings.LastIndexByte(addr, ':'); i >= 0 {
-		return strings.Trim(addr[:i], "[]")
-	}
-	return addr
 }

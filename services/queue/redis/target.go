@@ -38,6 +38,7 @@ type target struct {
 	addrs  []string // of the Redis, its sentinels, or some of the cluster's nodes
 	master string   // sentinel: the name of what they watch
 	opt    redis.Options
+	tls    func() *tls.Config // of the next connection; nil without TLS
 }
 
 // parse reads a URL. Its errors do not show the URL, which may hold a password.
@@ -105,23 +106,35 @@ func parse(cfg Config) (target, error) {
 	}
 	switch {
 	case kind.tls:
-		t.opt.TLSConfig = secure(cfg.TLS, t)
+		name := ""
+		if t.of == standalone {
+			name = opt.TLSConfig.ServerName
+		}
+		t.tls = secure(cfg.TLS, name)
 	case cfg.TLS != nil:
 		return target{}, errors.New("redis URL: TLS is set, but the scheme is not rediss, rediss+sentinel or rediss+cluster")
 	}
 	return t, nil
 }
 
-// secure is the TLS configuration, for one host or for all that are met.
-func secure(base *tls.Config, t target) *tls.Config {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if base != nil {
-		c = base.Clone()
+// secure is the TLS configuration for one host or, without a name, for all that are met.
+func secure(base func() *tls.Config, name string) func() *tls.Config {
+	return func() *tls.Config {
+		c := &tls.Config{MinVersion: tls.VersionTLS12}
+		if base != nil {
+			c = base().Clone()
+		}
+		if c.ServerName == "" {
+			c.ServerName = name
+		}
+		return c
 	}
-	if c.ServerName == "" && t.of == standalone && t.opt.TLSConfig != nil {
-		c.ServerName = t.opt.TLSConfig.ServerName
-	}
-	return c
+}
+
+// dial makes a connection, with the certificates of the moment. The client library's own dialer
+// keeps those of its start.
+func (t target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: t.tls()}).DialContext(ctx, network, addr)
 }
 
 func hostPort(s, port string) (string, error) {

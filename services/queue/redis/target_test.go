@@ -27,7 +27,7 @@ func TestURLsOfEveryTopologyAreRead(t *testing.T) {
 		if got.of != want.of || got.master != want.master || !cmp.Equal(got.addrs, want.addrs) {
 			t.Errorf("%s: %v %v %q", url, got.of, got.addrs, got.master)
 		}
-		if secure := got.opt.TLSConfig != nil; secure != strings.HasPrefix(url, "rediss") {
+		if secure := got.tls != nil; secure != strings.HasPrefix(url, "rediss") {
 			t.Errorf("%s: TLS %v", url, secure)
 		}
 	}
@@ -61,7 +61,7 @@ func TestBadURLsAreRefusedWithoutShowingThePassword(t *testing.T) {
 			t.Errorf("%s: the error shows the password: %v", url, err)
 		}
 	}
-	if _, err := parse(Config{URL: "redis://a", TLS: &tls.Config{MinVersion: tls.VersionTLS13}}); err == nil {
+	if _, err := parse(Config{URL: "redis://a", TLS: func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} }}); err == nil {
 		t.Error("TLS settings with a scheme that has none were accepted")
 	}
 	for _, prefix := range []string{"a{b", "a b", "dp*"} {

@@ -236,7 +236,7 @@ func TestTLSIsSpokenAndTheCertificateChecked(t *testing.T) {
 	start(t, "--tls-port", port, "--tls-cert-file", certFile, "--tls-key-file", keyFile, "--tls-auth-clients", "no")
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
-	e := newEngine(t, redis.Config{URL: "rediss://" + addr, TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}})
+	e := newEngine(t, redis.Config{URL: "rediss://" + addr, TLS: func() *tls.Config { return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12} }})
 	if err := e.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}

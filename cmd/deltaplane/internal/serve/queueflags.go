@@ -30,7 +30,7 @@ func (q *queueFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&q.config.RedisUsername, "redis-username", "", "`user` Redis knows this service as, in place of the URL's")
 	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's, read again at each connection")
 	flags.StringVar(&q.config.RedisSentinelUsername, "redis-sentinel-username", "", "`user` the sentinels know this service as")
-	flags.StringVar(&q.sentinel, "redis-sentinel-password-file", "", "`file` with the password of the sentinels")
+	flags.StringVar(&q.sentinel, "redis-sentinel-password-file", "", "`file` with the password of the sentinels, read again at each connection")
 	flags.StringVar(&q.tls.CAFile, "redis-tls-ca", "", "PEM `file` of the authorities that sign the certificate of Redis (default: the system's)")
 	flags.StringVar(&q.tls.CertFile, "redis-tls-cert", "", "PEM `file` of the certificate shown to Redis")
 	flags.StringVar(&q.tls.KeyFile, "redis-tls-key", "", "PEM `file` of its key")
@@ -82,29 +82,27 @@ func (q *queueFlags) check() error {
 // readSecrets reads the files that the flags name. All faults are reported together.
 func (q *queueFlags) readSecrets(c *queue.Config) error {
 	var errs []error
-	read := func(flag, path string) string {
-		secret, err := readSecret(flag, path)
+	read := func(flag, path string) func() (string, error) {
+		if path == "" {
+			return nil
+		}
+		last, err := readSecret(flag, path)
 		errs = append(errs, err)
-		return secret
-	}
-	if q.password != "" {
-		last := read("redis-password-file", q.password)
 		var mu sync.Mutex // guards last
-		c.RedisPasswordNow = func() (string, error) {
+		return func() (string, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if now, err := readSecret("redis-password-file", q.password); err == nil {
-				last = now // else it is being replaced, or is gone: Redis says whether the last one is good
+			if now, err := readSecret(flag, path); err == nil {
+				last = now // else it is being replaced, or is gone: the server says whether the last one is good
 			}
 			return last, nil
 		}
 	}
-	if q.sentinel != "" {
-		c.RedisSentinelPassword = read("redis-sentinel-password-file", q.sentinel)
-	}
+	c.RedisPasswordNow = read("redis-password-file", q.password)
+	c.RedisSentinelPassword = read("redis-sentinel-password-file", q.sentinel)
 	if (q.tls != certs.Config{}) || q.redisTLSName != "" {
 		var err error
-		if c.RedisTLS, err = certs.Client(q.tls, q.redisTLSName); err != nil {
+		if c.RedisTLS, err = certs.ClientNow(q.tls, q.redisTLSName); err != nil {
 			errs = append(errs, fmt.Errorf("--redis-tls: %w", err))
 		}
 	}
