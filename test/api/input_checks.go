@@ -84,6 +84,19 @@ func checkNegotiate(t *testing.T, g Target) {
 		g.do(t, http.MethodGet, p, nil, "", "Accept", "application/xml").want(t, http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable)
 	})
 
+	t.Run("a review says what somebody may do", func(t *testing.T) {
+		t.Parallel()
+		const p, head = "/apis/authorization.k8s.io/v1/subjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":`
+		const pods = `"resourceAttributes":{"verb":"list","version":"v1","resource":"pods"}`
+		got := g.post(t, p, head+`{"user":"somebody","groups":["system:masters"],`+pods+`}}`)
+		if got.code != http.StatusCreated || got.body.text("kind") != "SubjectAccessReview" || got.body.at("status.allowed") != true {
+			t.Errorf("%d %v", got.code, got.raw)
+		}
+		for _, spec := range []string{`{` + pods + `}`, `{"user":"somebody"}`, `{"user":"somebody",` + pods + `,"nonResourceAttributes":{"verb":"get","path":"/"}}`} {
+			g.post(t, p, head+spec+`}`).want(t, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		}
+	})
+
 	t.Run("discovery names what is served", func(t *testing.T) {
 		t.Parallel()
 		find := func(list object, name string) object {

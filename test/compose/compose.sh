@@ -190,7 +190,7 @@ smoke() {
 		if deltaplane get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
 			jq -e '[.. | objects | select(.type? == "Complete" and .status? == "True")] | length > 0' >/dev/null; then
 			say "smoke: Job $job completed and the index knows it"
-			[ -n "${SECURE:-}" ] || through_gateway "$job"
+			through_gateway "$job"
 			return
 		fi
 		sleep 0.5
@@ -202,11 +202,14 @@ smoke() {
 	return 1
 }
 
-# The gateway lists what the index holds.
+# The gateway lists what the index holds, from there.
 through_gateway() {
-	curl -fsS "http://127.0.0.1:${GATEWAY_PORT:-7449}/apis/batch/v1/namespaces/default/jobs?resourceVersion=0" |
+	local list=$scheme://127.0.0.1:${GATEWAY_PORT:-7449}/apis/batch/v1/namespaces/default/jobs?resourceVersion=0
+	curl -fsS "${curl[@]}" -D "$work/gateway.headers" "$list" |
 		jq -e --arg job "$1" '.kind == "JobList" and any(.items[]; .metadata.name == $job and .metadata.managedFields != null)' >/dev/null ||
 		{ say "the gateway does not list Job $1"; return 1; }
+	grep -qi '^x-deltaplane-served-by: index' "$work/gateway.headers" || { say "the gateway does not list from the index"; return 1; }
+	[ -z "${SECURE:-}" ] || ! curl -fsS --cacert "$work/admin/ca.crt" -o /dev/null "$list" 2>/dev/null || { say "a stranger lists through the gateway"; return 1; }
 	say "smoke: the gateway lists Job $1"
 }
 

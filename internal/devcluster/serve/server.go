@@ -115,6 +115,9 @@ func (a *Server) route(w http.ResponseWriter, req *http.Request) error {
 // resource resolves [namespaces/NS/]RESOURCE[/NAME[/SUB]] and calls the verb.
 func (a *Server) resource(w http.ResponseWriter, req *http.Request, group, version string, rest []string) error {
 	c := &call{w: w, req: req}
+	if isReview(group, version, rest) {
+		return a.handleReview(c)
+	}
 	if rest[0] == "namespaces" && len(rest) > 2 && !(len(rest) == 3 && (rest[2] == "status" || rest[2] == "finalize")) {
 		c.namespace, rest = rest[1], rest[2:]
 	}

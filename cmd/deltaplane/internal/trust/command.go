@@ -34,14 +34,17 @@ func newInit() *cobra.Command {
   PART/         ca.crt, tls.crt, tls.key, and what else the part needs:
                 nats.nk         key of its NATS user (reflector, indexer, controllers)
                 policy.yaml     what its callers may do (reflector, indexer, queue)
-                kubeconfig      how it calls the API server (reflector, controllers, node, admin)
+                kubeconfig      how it calls the API server (reflector, controllers, gateway, node,
+                                admin)
                 redis-password  password of the Redis user "deltaplane" (queue)
                 users.conf      accounts of nats-server, to be included in its configuration (nats)
                 users.acl       the file for --aclfile of redis-server (redis)
 
-The parts are nats, redis, devcluster, reflector, indexer, queue, controllers and node;
-admin/ is yours: --tls-ca, --tls-cert and --tls-key of every command. Give each part its own
-folder and no other. deploy/compose.secure.yaml runs with all of it.
+The parts are nats, redis, devcluster, reflector, indexer, queue, controllers, gateway,
+admission (the webhook of the controllers), console and node; admin/ is yours: --tls-ca,
+--tls-cert and --tls-key of every command. Give each part its own folder and no other.
+deploy/compose.secure.yaml runs with all of it. A policy.yaml of before gateways had names has
+to let the group deltaplane:gateways read, as the groups beside it.
 
 It may be run again at any time: keys, passwords and policies stay as they are, and a
 certificate is renewed when a third of its lifetime is left or its names have changed. Our

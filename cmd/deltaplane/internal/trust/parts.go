@@ -27,6 +27,7 @@ type part struct {
 const (
 	controllersGroup = "deltaplane:controllers"
 	nodesGroup       = "deltaplane:nodes"
+	gatewaysGroup    = "deltaplane:gateways"
 	operatorsGroup   = "deltaplane:operators"
 )
 
@@ -44,6 +45,9 @@ func parts() []part {
 		{name: "indexer", hosts: []string{"indexer", "index"}, log: &reads, answers: true},
 		{name: "queue", hosts: []string{"queue"}, answers: true},
 		{name: "controllers", hosts: []string{"controllers"}, groups: []string{controllersGroup}, log: &consumes, calls: true},
+		{name: "gateway", hosts: []string{"gateway"}, groups: []string{gatewaysGroup}, calls: true},
+		{name: "admission", hosts: []string{"admission", "deltaplane-admission", "deltaplane-admission.deltaplane.svc"}},
+		{name: "console", hosts: []string{"console"}},
 		{name: "node", hosts: []string{"node"}, groups: []string{nodesGroup}, calls: true},
 		{name: "admin", groups: []string{operatorsGroup}, calls: true},
 	}
@@ -98,6 +102,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: deltapla
 subjects:
   - {kind: Group, apiGroup: rbac.authorization.k8s.io, name: "deltaplane:controllers"}
   - {kind: Group, apiGroup: rbac.authorization.k8s.io, name: "deltaplane:nodes"}
+  - {kind: Group, apiGroup: rbac.authorization.k8s.io, name: "deltaplane:gateways"}
   - {kind: Group, apiGroup: rbac.authorization.k8s.io, name: "deltaplane:operators"}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
