@@ -44,6 +44,9 @@ type Config struct {
 	// with a Warning header that tells its age, to callers who were permitted the same within the
 	// last hour.
 	ServeStale bool
+	// IndexSelectors selects by fields that the API server does not know and that have a declared
+	// index.
+	IndexSelectors bool
 	// WithoutManagedFields also answers from collections whose objects lack metadata.managedFields.
 	WithoutManagedFields bool
 }

@@ -46,13 +46,16 @@ func (s *Service) handle(w http.ResponseWriter, r *http.Request, options request
 	}
 	read, reason := request.Parse(r)
 	verb := "other"
-	if reason == "" {
+	if reason == request.Selector && !s.cfg.IndexSelectors {
+		read = nil
+	}
+	if read != nil {
 		verb = string(read.Verb)
 		reason = s.fromIndex(w, r, who, read)
 	}
 	switch {
 	case reason == "":
-	case reason == unlikeSight, read != nil && read.Scope != nil: // the API server knows no part of a resource
+	case s.alone(read, reason): // the API server knows no part of a resource
 		s.refuse(w, read, reason, unseen(read, reason))
 	default:
 		s.metrics.answered.WithLabelValues(verb, "api server", reason).Inc()
@@ -79,6 +82,9 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, who *caller,
 	if !fits(m, read) {
 		return "path"
 	}
+	if len(read.Declared) > 0 && !s.declared.has(r.Context(), read, m.Resource) {
+		return request.Selector
+	}
 	read.Namespaced = m.Resource.Namespaced
 	if denied != "" {
 		if may, reason = s.partly(r.Context(), who, read); reason != "" {
@@ -91,7 +97,7 @@ func (s *Service) fromIndex(w http.ResponseWriter, r *http.Request, who *caller,
 		kind.Table = s.tables.of(r.Context(), read.Resource, m.Resource)
 		switch {
 		case kind.Table != nil:
-		case read.Scope != nil && read.Objects: // nobody else could make the rows
+		case read.Alone() && read.Objects: // nobody else could make the rows
 			read.Form = request.Full
 		default:
 			return "table"
@@ -145,10 +151,10 @@ func state(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror
 	return v, v.Revision, ""
 }
 
-// recent is a view that has everything that was acknowledged when the request came. Who sees a part
-// of the resource waits for it: nobody else could answer.
+// recent is a view that has everything that was acknowledged when the request came. A read that
+// nobody else could answer waits for it.
 func recent(ctx context.Context, m *mirror.Mirror, read *request.Read) (v *mirror.View, reason string) {
-	if read.Scope != nil {
+	if read.Alone() {
 		version, err := m.Recent(ctx)
 		if err != nil {
 			return nil, "probe"

@@ -49,6 +49,7 @@ type Service struct {
 	flow      flow
 	sights    sights
 	tables    tables
+	declared  declared
 
 	certificates *certificates // nil where none are taken
 
@@ -65,7 +66,10 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{}), tables: tables{kube: deps.Kube, log: tel.Log}}
+	s := &Service{
+		cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{}),
+		tables: tables{kube: deps.Kube, log: tel.Log}, declared: declared{index: deps.Index, kube: deps.Kube, cluster: cfg.Cluster},
+	}
 	var err error
 	if cfg.TLS.CertFile != "" {
 		if s.tls, err = certs.Server(cfg.TLS, true, "h2", "http/1.1"); err != nil {

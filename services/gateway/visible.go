@@ -91,12 +91,17 @@ func (s *Service) scope(ctx context.Context, who *caller, want access.Attributes
 // unlikeSight is why a watch is not answered that goes on behind a list of another part.
 const unlikeSight = "sight"
 
-// unseen is the answer for a part of a resource that cannot be shown now.
+// unseen is the answer for a part of a resource that the API server knows nothing of, and that
+// cannot be shown now.
 func unseen(read *request.Read, reason string) *refusal {
 	if reason == unlikeSight || reason == "version" && read.Match == request.Exact {
 		return &refusal{http.StatusGone, metav1.StatusReasonExpired, "the state at that resource version, or what was visible of it, is not known any more: list again"}
 	}
-	return &refusal{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what is visible cannot be shown now: " + reason}
+	what := "what is visible"
+	if read.Scope == nil {
+		what = "what is selected by an index"
+	}
+	return &refusal{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, what + " cannot be shown now: " + reason}
 }
 
 // sights is which part of a resource callers were shown last: a watch that goes on behind a list

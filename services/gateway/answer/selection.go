@@ -78,6 +78,9 @@ func (s selectable) Get(field string) string {
 	if err != nil {
 		return ""
 	}
-	path, _ := request.FieldPath(s.resource, field) // the request was parsed by it
+	path, known := request.FieldPath(s.resource, field)
+	if !known { // one of a declared index, whose values are scalars as they are written
+		return mirror.Scalar(payload, path...)
+	}
 	return mirror.Text(payload, path...)
 }

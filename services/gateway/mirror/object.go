@@ -84,6 +84,18 @@ func Text(object []byte, path ...string) string {
 	return text
 }
 
+// Scalar is [Text], or a number or a boolean as it is written.
+func Scalar(object []byte, path ...string) string {
+	value := Member(object, path...)
+	if len(value) == 0 || value[0] == '{' || value[0] == '[' || value[0] == 'n' {
+		return ""
+	}
+	if value[0] == '"' {
+		return Text(object, path...)
+	}
+	return string(value)
+}
+
 // number is a resource version as a number; false when it is none.
 func number(version string) (uint64, bool) {
 	n, err := strconv.ParseUint(version, 10, 63)

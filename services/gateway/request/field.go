@@ -1,6 +1,14 @@
 package request
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
+
+var plainPath = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
+
+// plain reports whether a field is names alone, joined by dots.
+func plain(field string) bool { return plainPath.MatchString(field) }
 
 // selectable are fields by which API servers select objects beside their name and namespace, where
 // the field's value is the text at its path. Others are left to the API server.

@@ -80,6 +80,9 @@ type Read struct {
 	Labels               labels.Selector
 	Fields               fields.Selector
 	LabelText, FieldText string
+	// Declared are fields of Fields by which no API server is known to select. A read that has some
+	// comes with the reason [Selector].
+	Declared []string
 
 	// Match and Version are how recent the answer must be. A watch begins behind Version where
 	// Match is Exact, and else with the state.
@@ -157,6 +160,13 @@ func odd(part string) bool { return part == "" || part == "." || part == ".." }
 
 func namespaceSubresource(name string) bool { return name == "status" || name == "finalize" }
 
+// Selector is why a read may not be answered whose selector is not known here. One by declared
+// fields, see [Read.Declared], may be where the index has them.
+const Selector = "selector"
+
+// Alone reports whether an API server may have no answer to the read, but an index.
+func (r *Read) Alone() bool { return r.Scope != nil || len(r.Declared) > 0 }
+
 // Parse reads a request that an index may answer. The reason says why it may not; it is one of few
 // words, for metrics, and empty when it may.
 func Parse(r *http.Request) (read *Read, reason string) {
@@ -210,15 +220,18 @@ func Parse(r *http.Request) (read *Read, reason string) {
 	}
 	read.Objects = read.Form == Table && takesObjects(r.Header, read.Verb)
 	if !read.choose(q) {
-		return nil, "selector"
+		return nil, Selector
 	}
 	if read.Verb == Watch {
 		ok = read.watch(q)
 	} else {
 		ok = read.list(q)
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return nil, "parameter"
+	case len(read.Declared) > 0:
+		return read, Selector
 	}
 	return read, ""
 }
@@ -270,9 +283,13 @@ func (r *Read) choose(q url.Values) bool {
 			return false
 		}
 		for _, one := range r.Fields.Requirements() {
-			if _, ok := FieldPath(r.Resource, one.Field); !ok {
+			if _, ok := FieldPath(r.Resource, one.Field); ok {
+				continue
+			}
+			if !plain(one.Field) {
 				return false
 			}
+			r.Declared = append(r.Declared, one.Field)
 		}
 	}
 	return true

@@ -35,6 +35,7 @@ func (g *gatewayFlags) register(flags *pflag.FlagSet, prefix string) {
 	end()
 	flags.DurationVar(&g.config.MaxAge, "max-age", 10*time.Second, "how long the index may have heard nothing of the API server before reads go there")
 	flags.BoolVar(&g.config.ServeStale, "serve-stale", false, "while the API server cannot be reached, answer reads with the last known state and a Warning header that tells its age, to those who were permitted the same within the last hour")
+	flags.BoolVar(&g.config.IndexSelectors, "index-selectors", false, "select by fields that have a declared index and that the API server does not know, which refuses them otherwise")
 	flags.BoolVar(&g.config.WithoutManagedFields, "without-managed-fields", false, "also answer from collections whose objects lack metadata.managedFields; otherwise mirror them with --keep-managed-fields")
 }
 

@@ -1,0 +1,115 @@
+package gateway
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/gateway/request"
+)
+
+const (
+	// declaredFor is how long the indexes of a resource, and what the API server said of a field, are
+	// believed to stay, and declaredWithin how long both are asked.
+	declaredFor    = 15 * time.Second
+	declaredWithin = 3 * time.Second
+)
+
+// declared are the fields of resources by which the index can select and the API server cannot.
+// Only an index that somebody has declared makes a field one of them.
+type declared struct {
+	index   *client.Index
+	kube    *kube.Client
+	cluster string
+
+	mu  sync.Mutex
+	all map[request.Resource]*declaredOf // guarded by mu
+}
+
+// declaredOf are the fields of a resource. What cannot be found out stays as it was.
+type declaredOf struct {
+	mu     sync.Mutex
+	fields map[string]bool // guarded by mu: fields of indexes, and whether they are only the index's to select by
+	until  time.Time       // guarded by mu
+}
+
+// knows reports whether all declared fields of a read were such ones when somebody looked last.
+func (d *declared) knows(read *request.Read) bool {
+	one := d.of(read.Resource)
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return one.has(read)
+}
+
+// has reports whether all declared fields of a read are such ones.
+func (d *declared) has(ctx context.Context, read *request.Read, r kube.Resource) bool {
+	one := d.of(read.Resource)
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if time.Now().After(one.until) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), declaredWithin) // others wait for it too
+		defer cancel()
+		if found, err := d.find(ctx, r); err == nil {
+			one.fields = found
+		}
+		one.until = time.Now().Add(declaredFor)
+	}
+	return one.has(read)
+}
+
+func (o *declaredOf) has(read *request.Read) bool {
+	return !slices.ContainsFunc(read.Declared, func(field string) bool { return !o.fields[field] })
+}
+
+// of are the fields of a mirrored resource.
+func (d *declared) of(r request.Resource) *declaredOf {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.all == nil {
+		d.all = map[request.Resource]*declaredOf{}
+	}
+	if d.all[r] == nil {
+		d.all[r] = &declaredOf{}
+	}
+	return d.all[r]
+}
+
+// find asks the index for the fields of its declared indexes, and the API server whether it selects
+// by them.
+func (d *declared) find(ctx context.Context, r kube.Resource) (map[string]bool, error) {
+	list, err := d.index.Indexers(ctx, r.Collection(d.cluster).String())
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]bool{}
+	for _, i := range list {
+		path, ok := strings.CutPrefix(i.Description, "field ")
+		if !ok || i.BuiltIn || i.State == client.IndexerFailed {
+			continue
+		}
+		_, err := d.kube.List(ctx, r.MetadataOnly(), kube.ListOptions{Scope: kube.Scope{FieldSelector: path + "=x"}, Limit: 1, RV: "0"})
+		if err != nil && !kube.IsBadRequest(err) {
+			return nil, err
+		}
+		fields[path] = err != nil
+	}
+	return fields, nil
+}
+
+// alone reports whether nobody but the index could answer a read that it does not answer for a
+// reason.
+func (s *Service) alone(read *request.Read, reason string) bool {
+	switch {
+	case read == nil:
+		return false
+	case reason == unlikeSight, read.Scope != nil:
+		return true
+	case len(read.Declared) == 0, reason == "credentials", reason == "access", reason == "impersonation":
+		return false
+	}
+	return s.declared.knows(read)
+}
