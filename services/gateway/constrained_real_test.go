@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Constrained impersonation has rights of its own, of which the gateway knows nothing: whoever has
+// Constrained impersonation has rights of its own, of which the gateway knows nothing: who has
 // only those is answered by the API server, as it answers without a gateway.
 func TestRealConstrainedImpersonationIsTheAPIServersToJudge(t *testing.T) {
 	t.Parallel()

@@ -42,6 +42,7 @@ type rig struct {
 	vouching    *kube.Upstream // of the gateway
 	stopGateway func()
 	gather      func() map[string]float64
+	another     func() string // starts one more gateway, with an index of its own, and is its URL
 }
 
 // onDevCluster is a gateway before a dev cluster.
@@ -115,13 +116,16 @@ func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
 		t.Fatal(err)
 	}
 	run(t, "reflector", svc.Run)
-	address, _ := servetest.Serve(t, log, nil)
-	conn, err := rpc.Dial(address, rpc.DialConfig{})
-	if err != nil {
-		t.Fatal(err)
+	index := func() *client.Index {
+		address, _ := servetest.Serve(t, log, nil)
+		conn, err := rpc.Dial(address, rpc.DialConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return client.NewIndex(conn)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	r.index = client.NewIndex(conn)
+	r.index = index()
 	cfg := gateway.Config{Listen: "127.0.0.1:0", Admin: telemetry.AdminConfig{Listen: "off"}}
 	if change != nil {
 		change(&cfg)
@@ -135,7 +139,19 @@ func (r *rig) start(source kube.Config, change func(*gateway.Config)) *rig {
 		t.Fatal(err)
 	}
 	r.stopGateway = run(t, "gateway", r.svc.Run)
-	address, err = r.svc.Addr(t.Context())
+	r.another = func() string {
+		svc, err := gateway.New(cfg, gateway.Deps{Index: index(), Kube: r.own, Upstream: upstream, Vouching: r.vouching}, quiet(t, "gateway 2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, "gateway 2", svc.Run)
+		address, err := svc.Addr(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "http://" + address
+	}
+	address, err := r.svc.Addr(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,10 +37,12 @@ type Mirror struct {
 	view   atomic.Pointer[View]
 	filled chan struct{} // closed with the first view
 	epoch  atomic.Uint64 // of the view
-	heard  atomic.Int64  // when the index last said anything, in nanoseconds
-	floor  floor
-	probes prober
-	ahead  ahead
+	// current is when the latest view was all that the index had, in nanoseconds.
+	current atomic.Int64
+	lags    atomic.Bool // the index has said that the collection lags there
+	floor   floor
+	probes  prober
+	ahead   ahead
 	// misses of recent lists in a row, and until when they are not tried, in nanoseconds.
 	misses, missing atomic.Int64
 	restored        atomic.Bool // the API server is behind what it has shown
@@ -63,8 +65,12 @@ func New(ctx context.Context, collection string, r kube.Resource, listKind strin
 	return m
 }
 
-// Heard is when the index last said anything of the collection.
-func (m *Mirror) Heard() time.Time { return time.Unix(0, m.heard.Load()) }
+// Current is when the index last said that the latest view is all that it has. While changes come
+// and none of them leads to an exact state, that grows old.
+func (m *Mirror) Current() time.Time { return time.Unix(0, m.current.Load()) }
+
+// Lags reports whether the index stands still.
+func (m *Mirror) Lags() bool { return m.lags.Load() }
 
 // bookmarkEvery is how often a quiet index says how far it is.
 const bookmarkEvery = time.Second
@@ -120,17 +126,21 @@ type filling struct {
 	whole   bool     // the initial state is complete
 }
 
+func newStore() *store.Store { return store.New(store.Options{RingBytes: maxBytes}) }
+
 // follow fills a mirror again, and keeps it up to date until history is lost.
 func (m *Mirror) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f := &filling{m: m, store: store.New(store.Options{RingBytes: maxBytes}), history: newHistory()}
-	o := client.WatchOptions{BookmarkEvery: bookmarkEvery, WhenSlow: client.SlowBootstrap, Log: m.log}
+	f := &filling{m: m, store: newStore(), history: newHistory()}
+	o := client.WatchOptions{
+		BookmarkEvery: bookmarkEvery, WhenSlow: client.SlowBootstrap, Log: m.log,
+		OnLagging: func(since time.Time) { m.lags.Store(!since.IsZero()) },
+	}
 	if v := m.view.Load(); v != nil { // in a later epoch versions may be lower
 		o.AtLeast = client.Revision{Epoch: m.epoch.Load(), RV: formatted(v.Upper)}
 	}
 	for e, err := range m.index.Watch(ctx, m.collection, o) {
-		m.heard.Store(time.Now().UnixNano())
 		switch {
 		case err != nil:
 			return err
@@ -186,6 +196,7 @@ func (f *filling) take(e client.Event) error {
 		f.history.epoch = e.Revision.Epoch
 	}
 	f.publish(revision, upper)
+	f.m.current.Store(time.Now().UnixNano())
 	return nil
 }
 

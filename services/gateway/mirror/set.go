@@ -19,7 +19,8 @@ import (
 type Config struct {
 	// Cluster whose collections are mirrored.
 	Cluster string
-	// MaxAge is how long the index may have said nothing, or have heard nothing of the API server.
+	// MaxAge is how old the latest view may be, and how long the index may have heard nothing of the
+	// API server.
 	MaxAge time.Duration
 	// WithoutManagedFields takes collections whose objects lack them.
 	WithoutManagedFields bool
@@ -171,7 +172,7 @@ func (s *Set) Find(ctx context.Context, group, version, resource string) (m *Mir
 	switch {
 	case v == nil:
 		return nil, "opening"
-	case time.Since(o.mirror.Heard()) > s.cfg.MaxAge:
+	case o.mirror.Lags(), time.Since(o.mirror.Current()) > s.cfg.MaxAge:
 		return nil, "behind"
 	case o.mirror.Restored():
 		return nil, "restored"
@@ -221,7 +222,7 @@ func (s *Set) Last(group, version, resource string) (*Mirror, time.Time) {
 func (s *Set) Fit(m *Mirror) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unsuitable(m.Resource.Collection(s.cfg.Cluster)) == "" && time.Since(m.Heard()) <= s.cfg.MaxAge && !m.Restored()
+	return s.unsuitable(m.Resource.Collection(s.cfg.Cluster)) == "" && !m.Lags() && time.Since(m.Current()) <= s.cfg.MaxAge && !m.Restored()
 }
 
 // unsuitable says why a collection may not be answered from. s.mu is locked.
@@ -234,7 +235,7 @@ func (s *Set) unsuitable(id delta.Collection) string {
 		return reason
 	case !c.Synced:
 		return "unsynced"
-	case c.Stale, !c.FrozenSince.IsZero():
+	case c.Stale, time.Since(c.LiveAt) > s.cfg.MaxAge, !c.FrozenSince.IsZero():
 		return "behind"
 	}
 	return ""
