@@ -327,6 +327,19 @@ kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kub
 	trap '$(KUBE) down --dir '$$bare EXIT; \
 	cd $(CURDIR) && DELTAPLANE_KUBECONFIG=$$bare/kubeconfig go test -count=1 -timeout $(TIMEOUT) -run OnAnyAPIServer ./services/controllers
 
+# OLDER is a commit, a branch or a tag; by default the last before there was a chart.
+OLDER ?= 5207b1f90c
+.PHONY: mixed mixed-with
+mixed-with: # says which
+	@echo $(OLDER)
+
+mixed: deps ## this version and an OLDER one in one deployment: each replaces the other through the whole-system suite
+	@git cat-file -e $(OLDER)^{commit} || { echo "mixed: this clone has no $(OLDER); name another version by OLDER="; exit 1; }
+	rm -rf .tmp/mixed && mkdir -p .tmp/mixed/src
+	git archive $(OLDER) | tar x -C .tmp/mixed/src
+	cd .tmp/mixed/src && go build -o ../deltaplane ./cmd/deltaplane
+	DELTAPLANE_TEST_OLDER_BUILD=$(CURDIR)/.tmp/mixed/deltaplane go test -count=1 -timeout $(TIMEOUT) -run TwoVersionsReplace ./test/system
+
 chaos-node: deps containerd-deps containerd ## a node under faults for CHAOS: nothing may run twice
 	DELTAPLANE_CHAOS=$(CHAOS) DELTAPLANE_CHAOS_SEED=$(CHAOS_SEED) go test -count=1 -v -timeout 24h -run NothingRunsTwice ./test/node
 
