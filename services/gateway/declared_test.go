@@ -85,17 +85,24 @@ func selectByIndexes(t *testing.T, r *rig) {
 		resp := r.ask(r.direct, http.MethodPatch, maps+"/"+name, `{"data":{"team":"`+team+`"}}`, "Content-Type", "application/merge-patch+json")
 		_ = resp.Body.Close()
 	}
-	by, _, body := r.read(maps + "?watch=1&timeoutSeconds=2&fieldSelector=data.team=x&resourceVersion=" + version)
 	got := map[string]string{}
-	for d := json.NewDecoder(strings.NewReader(body)); d.More(); {
-		var e struct {
-			Type   string
-			Object struct{ Metadata struct{ Name string } }
+	by := ""
+	for range 30 { // the index may be behind the writes for longer than one watch lasts
+		var body string
+		by, _, body = r.read(maps + "?watch=1&timeoutSeconds=2&fieldSelector=data.team=x&resourceVersion=" + version)
+		for d := json.NewDecoder(strings.NewReader(body)); d.More(); {
+			var e struct {
+				Type   string
+				Object struct{ Metadata struct{ Name string } }
+			}
+			if err := d.Decode(&e); err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			got[e.Object.Metadata.Name] = e.Type
 		}
-		if err := d.Decode(&e); err != nil {
-			t.Fatalf("%s: %v", body, err)
+		if by != "index" || len(got) >= 2 {
+			break
 		}
-		got[e.Object.Metadata.Name] = e.Type
 	}
 	if by != "index" || len(got) != 2 || got["a"] != "DELETED" || got["b"] != "ADDED" {
 		t.Errorf("by %q the watch has seen %v", by, got)
