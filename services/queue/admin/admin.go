@@ -10,11 +10,15 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/history"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -225,9 +229,20 @@ func (s *Server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (
 		if err != nil {
 			return nil, err
 		}
-		out.Queues = append(out.Queues, queueStatus(n, cfg, st, missing))
+		q := queueStatus(n, cfg, st, missing)
+		if l, ok := s.Queues.Known(n); ok {
+			q.Activity = activity(l.Metrics.Activity())
+		}
+		out.Queues = append(out.Queues, q)
 	}
 	return out, nil
+}
+
+func activity(a metrics.Activity) *queuev1.QueueActivity {
+	return &queuev1.QueueActivity{
+		Since: timestamppb.New(a.Since), Adds: a.Adds, Leases: a.Leases, Settlements: a.Settlements,
+		Waited: durationpb.New(a.Waited), Worked: durationpb.New(a.Worked),
+	}
 }
 
 func queueStatus(name string, cfg workqueue.Config, st engine.Status, missing []int32) *queuev1.QueueStatus {

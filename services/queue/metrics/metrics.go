@@ -121,6 +121,7 @@ type Queue struct {
 	settles                                                                 [workqueue.Held + 1]prometheus.Counter
 	errors                                                                  *prometheus.CounterVec
 	label                                                                   string
+	did                                                                     activity
 
 	mu     sync.Mutex
 	counts workqueue.Counts // of the whole queue as last seen; guarded by mu, as is all that follows
@@ -132,8 +133,8 @@ type Queue struct {
 func (m *Set) Queue(name string) *Queue {
 	name = m.names.Of(name)
 	l := &Queue{
-		label: name,
-		adds:  m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
+		label: name, did: activity{since: time.Now()},
+		adds: m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
 		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), Overflows: m.overflows.WithLabelValues(name),
 		LostExt: m.lostExt.WithLabelValues(name), Repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
 		transactionOps: m.transactionOps.WithLabelValues(name), transactionTime: m.transactionTime.WithLabelValues(name),
@@ -157,6 +158,7 @@ func (l *Queue) Transaction(ops int, took time.Duration, r *workqueue.Result) {
 	l.transactionOps.Observe(float64(ops))
 	l.saw(r.Counts)
 	Count(l.adds, r.Added)
+	l.did.adds.Add(int64(r.Added))
 	Count(l.Retries, r.Retried)
 	Count(l.expired, r.Expired)
 	Count(l.died, r.Died)
@@ -186,12 +188,15 @@ func (l *Queue) Failed(err error) {
 func (l *Queue) Leased(now int64, leases []workqueue.Lease) {
 	again := 0
 	for i := range leases {
-		l.waited.Observe(float64(max(now-leases[i].AddedAt, 0)) / 1e6)
+		waited := max(now-leases[i].AddedAt, 0)
+		l.waited.Observe(float64(waited) / 1e6)
+		l.did.waited.Add(waited)
 		if leases[i].Attempt > 1 {
 			again++
 		}
 	}
 	Count(l.redelivered, again)
+	l.did.leases.Add(int64(len(leases)))
 }
 
 // Settled counts a settlement. A token is the time of its lease, or barely
@@ -202,7 +207,10 @@ func (l *Queue) Settled(s workqueue.Status, now int64, token uint64) {
 	}
 	l.settles[s].Inc()
 	if s == workqueue.Settled || s == workqueue.Requeued {
-		l.worked.Observe(float64(max(now-int64(token), 0)) / 1e6)
+		worked := max(now-int64(token), 0)
+		l.worked.Observe(float64(worked) / 1e6)
+		l.did.settlements.Add(1)
+		l.did.worked.Add(worked)
 	}
 }
 

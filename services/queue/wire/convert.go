@@ -116,7 +116,8 @@ var States = map[workqueue.State]queuev1.State{
 	workqueue.StateDead:  queuev1.State_STATE_DEAD,
 }
 
-// Item is a key for people: it has no token, which is its holder's.
+// Item is a key for people: it has no token, which is its holder's. A token is the time of its
+// lease, which is therefore cut to milliseconds.
 func Item(it *workqueue.Item) *queuev1.Item {
 	_, holder := SplitSession(it.Holder)
 	out := &queuev1.Item{
@@ -128,6 +129,9 @@ func Item(it *workqueue.Item) *queuev1.Item {
 	}
 	if out.Expectations != nil {
 		out.Expectations.Token = 0
+	}
+	if it.State == workqueue.Processing || it.State == workqueue.Dirty {
+		out.LeasedAt = Stamp(int64(it.Token) / 1000 * 1000)
 	}
 	if it.State != workqueue.Idle && it.State != workqueue.StateDead {
 		out.Priority = int32(workqueue.Priority(it.Level))

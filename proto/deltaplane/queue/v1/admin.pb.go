@@ -400,7 +400,9 @@ type QueueStatus struct {
 	HeldUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
 	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only
 	// with `partial`.
-	Unreachable   []int32 `protobuf:"varint,7,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable []int32 `protobuf:"varint,7,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// What the server that answers did with the queue; absent where it has not used it.
+	Activity      *QueueActivity `protobuf:"bytes,8,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -484,6 +486,106 @@ func (x *QueueStatus) GetUnreachable() []int32 {
 	return nil
 }
 
+func (x *QueueStatus) GetActivity() *QueueActivity {
+	if x != nil {
+		return x.Activity
+	}
+	return nil
+}
+
+// QueueActivity counts what one server did with a queue. The counts only grow while `since` is the
+// same, so two answers tell rates and mean times of the time between them. Those of several servers
+// that share a store add up.
+type QueueActivity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since when the server counts; another time means another server, or one that began again.
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Keys added; adds of keys that waited already are not counted.
+	Adds int64 `protobuf:"varint,2,opt,name=adds,proto3" json:"adds,omitempty"`
+	// Leases granted.
+	Leases int64 `protobuf:"varint,3,opt,name=leases,proto3" json:"leases,omitempty"`
+	// Leases settled by their holders, those whose keys run again included.
+	Settlements int64 `protobuf:"varint,4,opt,name=settlements,proto3" json:"settlements,omitempty"`
+	// Time from add to lease, of all `leases` together.
+	Waited *durationpb.Duration `protobuf:"bytes,5,opt,name=waited,proto3" json:"waited,omitempty"`
+	// Time from lease to settlement, of all `settlements` together.
+	Worked        *durationpb.Duration `protobuf:"bytes,6,opt,name=worked,proto3" json:"worked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueActivity) Reset() {
+	*x = QueueActivity{}
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueActivity) ProtoMessage() {}
+
+func (x *QueueActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
+func (*QueueActivity) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *QueueActivity) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetAdds() int64 {
+	if x != nil {
+		return x.Adds
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetLeases() int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetSettlements() int64 {
+	if x != nil {
+		return x.Settlements
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetWaited() *durationpb.Duration {
+	if x != nil {
+		return x.Waited
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetWorked() *durationpb.Duration {
+	if x != nil {
+		return x.Worked
+	}
+	return nil
+}
+
 // ListQueuesResponse lists queues.
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -499,7 +601,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +613,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[4]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +626,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*QueueStatus {
@@ -561,7 +663,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +675,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[5]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +688,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DeleteQueueRequest) GetQueue() string {
@@ -612,7 +714,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +726,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[6]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +739,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 // CloseQueueRequest names a queue.
@@ -651,7 +753,7 @@ type CloseQueueRequest struct {
 
 func (x *CloseQueueRequest) Reset() {
 	*x = CloseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +765,7 @@ func (x *CloseQueueRequest) String() string {
 func (*CloseQueueRequest) ProtoMessage() {}
 
 func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[7]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +778,7 @@ func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueRequest.ProtoReflect.Descriptor instead.
 func (*CloseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CloseQueueRequest) GetQueue() string {
@@ -695,7 +797,7 @@ type CloseQueueResponse struct {
 
 func (x *CloseQueueResponse) Reset() {
 	*x = CloseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +809,7 @@ func (x *CloseQueueResponse) String() string {
 func (*CloseQueueResponse) ProtoMessage() {}
 
 func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[8]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +822,7 @@ func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueResponse.ProtoReflect.Descriptor instead.
 func (*CloseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // OpenQueueRequest names a queue.
@@ -734,7 +836,7 @@ type OpenQueueRequest struct {
 
 func (x *OpenQueueRequest) Reset() {
 	*x = OpenQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +848,7 @@ func (x *OpenQueueRequest) String() string {
 func (*OpenQueueRequest) ProtoMessage() {}
 
 func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[9]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +861,7 @@ func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueRequest.ProtoReflect.Descriptor instead.
 func (*OpenQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OpenQueueRequest) GetQueue() string {
@@ -778,7 +880,7 @@ type OpenQueueResponse struct {
 
 func (x *OpenQueueResponse) Reset() {
 	*x = OpenQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +892,7 @@ func (x *OpenQueueResponse) String() string {
 func (*OpenQueueResponse) ProtoMessage() {}
 
 func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[10]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +905,7 @@ func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueResponse.ProtoReflect.Descriptor instead.
 func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 // PauseQueueRequest names a queue.
@@ -817,7 +919,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +931,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[11]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +944,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -861,7 +963,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +975,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[12]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +988,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 // ResumeQueueRequest names a queue.
@@ -900,7 +1002,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1014,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[13]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1027,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -944,7 +1046,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1058,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[14]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1071,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 // DrainQueueRequest asks to wait until a queue is worked off.
@@ -992,7 +1094,7 @@ type DrainQueueRequest struct {
 
 func (x *DrainQueueRequest) Reset() {
 	*x = DrainQueueRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1106,7 @@ func (x *DrainQueueRequest) String() string {
 func (*DrainQueueRequest) ProtoMessage() {}
 
 func (x *DrainQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[15]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1119,7 @@ func (x *DrainQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainQueueRequest.ProtoReflect.Descriptor instead.
 func (*DrainQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainQueueRequest) GetQueue() string {
@@ -1075,7 +1177,7 @@ type DrainQueueResponse struct {
 
 func (x *DrainQueueResponse) Reset() {
 	*x = DrainQueueResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1189,7 @@ func (x *DrainQueueResponse) String() string {
 func (*DrainQueueResponse) ProtoMessage() {}
 
 func (x *DrainQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[16]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1202,7 @@ func (x *DrainQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainQueueResponse.ProtoReflect.Descriptor instead.
 func (*DrainQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrainQueueResponse) GetCounts() *Counts {
@@ -1174,14 +1276,16 @@ type Item struct {
 	// with max_deliveries, until it is settled.
 	LastHolders []string `protobuf:"bytes,15,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
 	// Saved state, where a list asked for it.
-	SavedState    []byte `protobuf:"bytes,16,opt,name=saved_state,json=savedState,proto3" json:"saved_state,omitempty"`
+	SavedState []byte `protobuf:"bytes,16,opt,name=saved_state,json=savedState,proto3" json:"saved_state,omitempty"`
+	// When the present lease began, to the millisecond; absent where it is not held.
+	LeasedAt      *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=leased_at,json=leasedAt,proto3" json:"leased_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1297,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[17]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1310,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Item) GetKey() string {
@@ -1321,6 +1425,13 @@ func (x *Item) GetSavedState() []byte {
 	return nil
 }
 
+func (x *Item) GetLeasedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeasedAt
+	}
+	return nil
+}
+
 // HistoryEvent is one thing that happened to a key, as the server asked has seen it. It has no
 // token: a token is its holder's.
 type HistoryEvent struct {
@@ -1351,7 +1462,7 @@ type HistoryEvent struct {
 
 func (x *HistoryEvent) Reset() {
 	*x = HistoryEvent{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1474,7 @@ func (x *HistoryEvent) String() string {
 func (*HistoryEvent) ProtoMessage() {}
 
 func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[18]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1487,7 @@ func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEvent.ProtoReflect.Descriptor instead.
 func (*HistoryEvent) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HistoryEvent) GetKind() EventKind {
@@ -1464,7 +1575,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1587,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[19]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1600,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InspectRequest) GetQueue() string {
@@ -1537,7 +1648,7 @@ type Surroundings struct {
 
 func (x *Surroundings) Reset() {
 	*x = Surroundings{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1660,7 @@ func (x *Surroundings) String() string {
 func (*Surroundings) ProtoMessage() {}
 
 func (x *Surroundings) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1673,7 @@ func (x *Surroundings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Surroundings.ProtoReflect.Descriptor instead.
 func (*Surroundings) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Surroundings) GetQueue() *QueueStatus {
@@ -1631,7 +1742,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1754,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1767,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Holder) GetConnected() bool {
@@ -1700,7 +1811,7 @@ type ClockStep struct {
 
 func (x *ClockStep) Reset() {
 	*x = ClockStep{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1823,7 @@ func (x *ClockStep) String() string {
 func (*ClockStep) ProtoMessage() {}
 
 func (x *ClockStep) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1836,7 @@ func (x *ClockStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockStep.ProtoReflect.Descriptor instead.
 func (*ClockStep) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ClockStep) GetTime() *timestamppb.Timestamp {
@@ -1758,7 +1869,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1881,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1894,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *InspectResponse) GetItem() *Item {
@@ -1829,7 +1940,7 @@ type ListItemsRequest struct {
 
 func (x *ListItemsRequest) Reset() {
 	*x = ListItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1952,7 @@ func (x *ListItemsRequest) String() string {
 func (*ListItemsRequest) ProtoMessage() {}
 
 func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1965,7 @@ func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
 func (*ListItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListItemsRequest) GetQueue() string {
@@ -1914,7 +2025,7 @@ type ListItemsResponse struct {
 
 func (x *ListItemsResponse) Reset() {
 	*x = ListItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2037,7 @@ func (x *ListItemsResponse) String() string {
 func (*ListItemsResponse) ProtoMessage() {}
 
 func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2050,7 @@ func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
 func (*ListItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListItemsResponse) GetItems() []*Item {
@@ -1976,7 +2087,7 @@ type ItemResult struct {
 
 func (x *ItemResult) Reset() {
 	*x = ItemResult{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2099,7 @@ func (x *ItemResult) String() string {
 func (*ItemResult) ProtoMessage() {}
 
 func (x *ItemResult) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2112,7 @@ func (x *ItemResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemResult.ProtoReflect.Descriptor instead.
 func (*ItemResult) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ItemResult) GetKey() string {
@@ -2031,7 +2142,7 @@ type RetryNowRequest struct {
 
 func (x *RetryNowRequest) Reset() {
 	*x = RetryNowRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2154,7 @@ func (x *RetryNowRequest) String() string {
 func (*RetryNowRequest) ProtoMessage() {}
 
 func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2167,7 @@ func (x *RetryNowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryNowRequest.ProtoReflect.Descriptor instead.
 func (*RetryNowRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RetryNowRequest) GetQueue() string {
@@ -2084,7 +2195,7 @@ type RetryNowResponse struct {
 
 func (x *RetryNowResponse) Reset() {
 	*x = RetryNowResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2207,7 @@ func (x *RetryNowResponse) String() string {
 func (*RetryNowResponse) ProtoMessage() {}
 
 func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2220,7 @@ func (x *RetryNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryNowResponse.ProtoReflect.Descriptor instead.
 func (*RetryNowResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RetryNowResponse) GetResults() []*ItemResult {
@@ -2132,7 +2243,7 @@ type ReleaseItemsRequest struct {
 
 func (x *ReleaseItemsRequest) Reset() {
 	*x = ReleaseItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2255,7 @@ func (x *ReleaseItemsRequest) String() string {
 func (*ReleaseItemsRequest) ProtoMessage() {}
 
 func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2268,7 @@ func (x *ReleaseItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseItemsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReleaseItemsRequest) GetQueue() string {
@@ -2185,7 +2296,7 @@ type ReleaseItemsResponse struct {
 
 func (x *ReleaseItemsResponse) Reset() {
 	*x = ReleaseItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2308,7 @@ func (x *ReleaseItemsResponse) String() string {
 func (*ReleaseItemsResponse) ProtoMessage() {}
 
 func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2321,7 @@ func (x *ReleaseItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseItemsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReleaseItemsResponse) GetResults() []*ItemResult {
@@ -2233,7 +2344,7 @@ type DeleteItemsRequest struct {
 
 func (x *DeleteItemsRequest) Reset() {
 	*x = DeleteItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2356,7 @@ func (x *DeleteItemsRequest) String() string {
 func (*DeleteItemsRequest) ProtoMessage() {}
 
 func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2369,7 @@ func (x *DeleteItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteItemsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteItemsRequest) GetQueue() string {
@@ -2286,7 +2397,7 @@ type DeleteItemsResponse struct {
 
 func (x *DeleteItemsResponse) Reset() {
 	*x = DeleteItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2409,7 @@ func (x *DeleteItemsResponse) String() string {
 func (*DeleteItemsResponse) ProtoMessage() {}
 
 func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2422,7 @@ func (x *DeleteItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteItemsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteItemsResponse) GetResults() []*ItemResult {
@@ -2335,7 +2446,7 @@ type RestoreItemsRequest struct {
 
 func (x *RestoreItemsRequest) Reset() {
 	*x = RestoreItemsRequest{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2458,7 @@ func (x *RestoreItemsRequest) String() string {
 func (*RestoreItemsRequest) ProtoMessage() {}
 
 func (x *RestoreItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2471,7 @@ func (x *RestoreItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreItemsRequest.ProtoReflect.Descriptor instead.
 func (*RestoreItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RestoreItemsRequest) GetQueue() string {
@@ -2388,7 +2499,7 @@ type RestoreItemsResponse struct {
 
 func (x *RestoreItemsResponse) Reset() {
 	*x = RestoreItemsResponse{}
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2511,7 @@ func (x *RestoreItemsResponse) String() string {
 func (*RestoreItemsResponse) ProtoMessage() {}
 
 func (x *RestoreItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2524,7 @@ func (x *RestoreItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreItemsResponse.ProtoReflect.Descriptor instead.
 func (*RestoreItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_queue_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RestoreItemsResponse) GetResults() []*ItemResult {
@@ -2438,7 +2549,7 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"generation\"E\n" +
 	"\x11ListQueuesRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
-	"\apartial\x18\x02 \x01(\bR\apartial\"\xc7\x02\n" +
+	"\apartial\x18\x02 \x01(\bR\apartial\"\x87\x03\n" +
 	"\vQueueStatus\x128\n" +
 	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x123\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x16\n" +
@@ -2447,7 +2558,15 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x06paused\x18\x05 \x01(\bR\x06paused\x129\n" +
 	"\n" +
 	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\x12 \n" +
-	"\vunreachable\x18\a \x03(\x05R\vunreachable\"\x86\x01\n" +
+	"\vunreachable\x18\a \x03(\x05R\vunreachable\x12>\n" +
+	"\bactivity\x18\b \x01(\v2\".deltaplane.queue.v1.QueueActivityR\bactivity\"\xf5\x01\n" +
+	"\rQueueActivity\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x04adds\x18\x02 \x01(\x03R\x04adds\x12\x16\n" +
+	"\x06leases\x18\x03 \x01(\x03R\x06leases\x12 \n" +
+	"\vsettlements\x18\x04 \x01(\x03R\vsettlements\x121\n" +
+	"\x06waited\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06waited\x121\n" +
+	"\x06worked\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06worked\"\x86\x01\n" +
 	"\x12ListQueuesResponse\x128\n" +
 	"\x06queues\x18\x01 \x03(\v2 .deltaplane.queue.v1.QueueStatusR\x06queues\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x1e\n" +
@@ -2482,7 +2601,7 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\aawaited\x18\x02 \x01(\x03R\aawaited\x12\x18\n" +
 	"\adrained\x18\x03 \x01(\bR\adrained\x12\x1b\n" +
 	"\ttimed_out\x18\x04 \x01(\bR\btimedOut\x12 \n" +
-	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\xb2\x05\n" +
+	"\vunreachable\x18\x05 \x03(\x05R\vunreachable\"\xeb\x05\n" +
 	"\x04Item\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x16\n" +
@@ -2503,7 +2622,8 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"lastReason\x12!\n" +
 	"\flast_holders\x18\x0f \x03(\tR\vlastHolders\x12\x1f\n" +
 	"\vsaved_state\x18\x10 \x01(\fR\n" +
-	"savedState\"\xc3\x03\n" +
+	"savedState\x127\n" +
+	"\tleased_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bleasedAt\"\xc3\x03\n" +
 	"\fHistoryEvent\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.deltaplane.queue.v1.EventKindR\x04kind\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
@@ -2640,7 +2760,7 @@ func file_deltaplane_queue_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_deltaplane_queue_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(State)(0),                     // 0: deltaplane.queue.v1.State
 	(EventKind)(0),                 // 1: deltaplane.queue.v1.EventKind
@@ -2649,123 +2769,129 @@ var file_deltaplane_queue_v1_admin_proto_goTypes = []any{
 	(*ConfigureQueueResponse)(nil), // 4: deltaplane.queue.v1.ConfigureQueueResponse
 	(*ListQueuesRequest)(nil),      // 5: deltaplane.queue.v1.ListQueuesRequest
 	(*QueueStatus)(nil),            // 6: deltaplane.queue.v1.QueueStatus
-	(*ListQueuesResponse)(nil),     // 7: deltaplane.queue.v1.ListQueuesResponse
-	(*DeleteQueueRequest)(nil),     // 8: deltaplane.queue.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),    // 9: deltaplane.queue.v1.DeleteQueueResponse
-	(*CloseQueueRequest)(nil),      // 10: deltaplane.queue.v1.CloseQueueRequest
-	(*CloseQueueResponse)(nil),     // 11: deltaplane.queue.v1.CloseQueueResponse
-	(*OpenQueueRequest)(nil),       // 12: deltaplane.queue.v1.OpenQueueRequest
-	(*OpenQueueResponse)(nil),      // 13: deltaplane.queue.v1.OpenQueueResponse
-	(*PauseQueueRequest)(nil),      // 14: deltaplane.queue.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),     // 15: deltaplane.queue.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),     // 16: deltaplane.queue.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),    // 17: deltaplane.queue.v1.ResumeQueueResponse
-	(*DrainQueueRequest)(nil),      // 18: deltaplane.queue.v1.DrainQueueRequest
-	(*DrainQueueResponse)(nil),     // 19: deltaplane.queue.v1.DrainQueueResponse
-	(*Item)(nil),                   // 20: deltaplane.queue.v1.Item
-	(*HistoryEvent)(nil),           // 21: deltaplane.queue.v1.HistoryEvent
-	(*InspectRequest)(nil),         // 22: deltaplane.queue.v1.InspectRequest
-	(*Surroundings)(nil),           // 23: deltaplane.queue.v1.Surroundings
-	(*Holder)(nil),                 // 24: deltaplane.queue.v1.Holder
-	(*ClockStep)(nil),              // 25: deltaplane.queue.v1.ClockStep
-	(*InspectResponse)(nil),        // 26: deltaplane.queue.v1.InspectResponse
-	(*ListItemsRequest)(nil),       // 27: deltaplane.queue.v1.ListItemsRequest
-	(*ListItemsResponse)(nil),      // 28: deltaplane.queue.v1.ListItemsResponse
-	(*ItemResult)(nil),             // 29: deltaplane.queue.v1.ItemResult
-	(*RetryNowRequest)(nil),        // 30: deltaplane.queue.v1.RetryNowRequest
-	(*RetryNowResponse)(nil),       // 31: deltaplane.queue.v1.RetryNowResponse
-	(*ReleaseItemsRequest)(nil),    // 32: deltaplane.queue.v1.ReleaseItemsRequest
-	(*ReleaseItemsResponse)(nil),   // 33: deltaplane.queue.v1.ReleaseItemsResponse
-	(*DeleteItemsRequest)(nil),     // 34: deltaplane.queue.v1.DeleteItemsRequest
-	(*DeleteItemsResponse)(nil),    // 35: deltaplane.queue.v1.DeleteItemsResponse
-	(*RestoreItemsRequest)(nil),    // 36: deltaplane.queue.v1.RestoreItemsRequest
-	(*RestoreItemsResponse)(nil),   // 37: deltaplane.queue.v1.RestoreItemsResponse
-	(*QueueConfig)(nil),            // 38: deltaplane.queue.v1.QueueConfig
-	(*Counts)(nil),                 // 39: deltaplane.queue.v1.Counts
-	(*durationpb.Duration)(nil),    // 40: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 41: google.protobuf.Timestamp
-	(*v1.CollectionRevision)(nil),  // 42: deltaplane.delta.v1.CollectionRevision
-	(*Expectations)(nil),           // 43: deltaplane.queue.v1.Expectations
-	(Outcome)(0),                   // 44: deltaplane.queue.v1.Outcome
-	(*Write)(nil),                  // 45: deltaplane.queue.v1.Write
+	(*QueueActivity)(nil),          // 7: deltaplane.queue.v1.QueueActivity
+	(*ListQueuesResponse)(nil),     // 8: deltaplane.queue.v1.ListQueuesResponse
+	(*DeleteQueueRequest)(nil),     // 9: deltaplane.queue.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),    // 10: deltaplane.queue.v1.DeleteQueueResponse
+	(*CloseQueueRequest)(nil),      // 11: deltaplane.queue.v1.CloseQueueRequest
+	(*CloseQueueResponse)(nil),     // 12: deltaplane.queue.v1.CloseQueueResponse
+	(*OpenQueueRequest)(nil),       // 13: deltaplane.queue.v1.OpenQueueRequest
+	(*OpenQueueResponse)(nil),      // 14: deltaplane.queue.v1.OpenQueueResponse
+	(*PauseQueueRequest)(nil),      // 15: deltaplane.queue.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),     // 16: deltaplane.queue.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),     // 17: deltaplane.queue.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),    // 18: deltaplane.queue.v1.ResumeQueueResponse
+	(*DrainQueueRequest)(nil),      // 19: deltaplane.queue.v1.DrainQueueRequest
+	(*DrainQueueResponse)(nil),     // 20: deltaplane.queue.v1.DrainQueueResponse
+	(*Item)(nil),                   // 21: deltaplane.queue.v1.Item
+	(*HistoryEvent)(nil),           // 22: deltaplane.queue.v1.HistoryEvent
+	(*InspectRequest)(nil),         // 23: deltaplane.queue.v1.InspectRequest
+	(*Surroundings)(nil),           // 24: deltaplane.queue.v1.Surroundings
+	(*Holder)(nil),                 // 25: deltaplane.queue.v1.Holder
+	(*ClockStep)(nil),              // 26: deltaplane.queue.v1.ClockStep
+	(*InspectResponse)(nil),        // 27: deltaplane.queue.v1.InspectResponse
+	(*ListItemsRequest)(nil),       // 28: deltaplane.queue.v1.ListItemsRequest
+	(*ListItemsResponse)(nil),      // 29: deltaplane.queue.v1.ListItemsResponse
+	(*ItemResult)(nil),             // 30: deltaplane.queue.v1.ItemResult
+	(*RetryNowRequest)(nil),        // 31: deltaplane.queue.v1.RetryNowRequest
+	(*RetryNowResponse)(nil),       // 32: deltaplane.queue.v1.RetryNowResponse
+	(*ReleaseItemsRequest)(nil),    // 33: deltaplane.queue.v1.ReleaseItemsRequest
+	(*ReleaseItemsResponse)(nil),   // 34: deltaplane.queue.v1.ReleaseItemsResponse
+	(*DeleteItemsRequest)(nil),     // 35: deltaplane.queue.v1.DeleteItemsRequest
+	(*DeleteItemsResponse)(nil),    // 36: deltaplane.queue.v1.DeleteItemsResponse
+	(*RestoreItemsRequest)(nil),    // 37: deltaplane.queue.v1.RestoreItemsRequest
+	(*RestoreItemsResponse)(nil),   // 38: deltaplane.queue.v1.RestoreItemsResponse
+	(*QueueConfig)(nil),            // 39: deltaplane.queue.v1.QueueConfig
+	(*Counts)(nil),                 // 40: deltaplane.queue.v1.Counts
+	(*durationpb.Duration)(nil),    // 41: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 42: google.protobuf.Timestamp
+	(*v1.CollectionRevision)(nil),  // 43: deltaplane.delta.v1.CollectionRevision
+	(*Expectations)(nil),           // 44: deltaplane.queue.v1.Expectations
+	(Outcome)(0),                   // 45: deltaplane.queue.v1.Outcome
+	(*Write)(nil),                  // 46: deltaplane.queue.v1.Write
 }
 var file_deltaplane_queue_v1_admin_proto_depIdxs = []int32{
-	38, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	38, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	38, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	39, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	40, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	41, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
-	6,  // 6: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	40, // 7: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
-	40, // 8: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
-	40, // 9: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
-	39, // 10: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	0,  // 11: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	41, // 12: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	41, // 13: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	41, // 14: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	41, // 15: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	42, // 16: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	43, // 17: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	1,  // 18: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
-	41, // 19: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
-	44, // 20: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
-	40, // 21: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
-	42, // 22: deltaplane.queue.v1.HistoryEvent.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	45, // 23: deltaplane.queue.v1.HistoryEvent.writes:type_name -> deltaplane.queue.v1.Write
-	6,  // 24: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
-	41, // 25: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
-	24, // 26: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
-	25, // 27: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
-	41, // 28: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
-	40, // 29: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
-	41, // 30: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
-	40, // 31: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
-	20, // 32: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	21, // 33: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	23, // 34: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
-	0,  // 35: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	20, // 36: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	2,  // 37: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
-	29, // 38: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	29, // 39: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	29, // 40: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	20, // 41: deltaplane.queue.v1.RestoreItemsRequest.items:type_name -> deltaplane.queue.v1.Item
-	29, // 42: deltaplane.queue.v1.RestoreItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
-	3,  // 43: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	5,  // 44: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	8,  // 45: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	10, // 46: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	12, // 47: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	14, // 48: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	16, // 49: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	18, // 50: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	22, // 51: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	27, // 52: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	30, // 53: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	32, // 54: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	34, // 55: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	36, // 56: deltaplane.queue.v1.QueueAdminService.RestoreItems:input_type -> deltaplane.queue.v1.RestoreItemsRequest
-	4,  // 57: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	7,  // 58: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	9,  // 59: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	11, // 60: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	13, // 61: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	15, // 62: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	17, // 63: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	19, // 64: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	26, // 65: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	28, // 66: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	31, // 67: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	33, // 68: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	35, // 69: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	37, // 70: deltaplane.queue.v1.QueueAdminService.RestoreItems:output_type -> deltaplane.queue.v1.RestoreItemsResponse
-	57, // [57:71] is the sub-list for method output_type
-	43, // [43:57] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	39, // 0: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	39, // 1: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	39, // 2: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	40, // 3: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	41, // 4: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	42, // 5: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	7,  // 6: deltaplane.queue.v1.QueueStatus.activity:type_name -> deltaplane.queue.v1.QueueActivity
+	42, // 7: deltaplane.queue.v1.QueueActivity.since:type_name -> google.protobuf.Timestamp
+	41, // 8: deltaplane.queue.v1.QueueActivity.waited:type_name -> google.protobuf.Duration
+	41, // 9: deltaplane.queue.v1.QueueActivity.worked:type_name -> google.protobuf.Duration
+	6,  // 10: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	41, // 11: deltaplane.queue.v1.DrainQueueRequest.timeout:type_name -> google.protobuf.Duration
+	41, // 12: deltaplane.queue.v1.DrainQueueRequest.due_within:type_name -> google.protobuf.Duration
+	41, // 13: deltaplane.queue.v1.DrainQueueRequest.report_every:type_name -> google.protobuf.Duration
+	40, // 14: deltaplane.queue.v1.DrainQueueResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	0,  // 15: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	42, // 16: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	42, // 17: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	42, // 18: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	42, // 19: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	43, // 20: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	44, // 21: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	42, // 22: deltaplane.queue.v1.Item.leased_at:type_name -> google.protobuf.Timestamp
+	1,  // 23: deltaplane.queue.v1.HistoryEvent.kind:type_name -> deltaplane.queue.v1.EventKind
+	42, // 24: deltaplane.queue.v1.HistoryEvent.time:type_name -> google.protobuf.Timestamp
+	45, // 25: deltaplane.queue.v1.HistoryEvent.outcome:type_name -> deltaplane.queue.v1.Outcome
+	41, // 26: deltaplane.queue.v1.HistoryEvent.held:type_name -> google.protobuf.Duration
+	43, // 27: deltaplane.queue.v1.HistoryEvent.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	46, // 28: deltaplane.queue.v1.HistoryEvent.writes:type_name -> deltaplane.queue.v1.Write
+	6,  // 29: deltaplane.queue.v1.Surroundings.queue:type_name -> deltaplane.queue.v1.QueueStatus
+	42, // 30: deltaplane.queue.v1.Surroundings.store_time:type_name -> google.protobuf.Timestamp
+	25, // 31: deltaplane.queue.v1.Surroundings.holder:type_name -> deltaplane.queue.v1.Holder
+	26, // 32: deltaplane.queue.v1.Surroundings.clock_step:type_name -> deltaplane.queue.v1.ClockStep
+	42, // 33: deltaplane.queue.v1.Holder.extended_at:type_name -> google.protobuf.Timestamp
+	41, // 34: deltaplane.queue.v1.Holder.lease:type_name -> google.protobuf.Duration
+	42, // 35: deltaplane.queue.v1.ClockStep.time:type_name -> google.protobuf.Timestamp
+	41, // 36: deltaplane.queue.v1.ClockStep.corrected:type_name -> google.protobuf.Duration
+	21, // 37: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	22, // 38: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	24, // 39: deltaplane.queue.v1.InspectResponse.surroundings:type_name -> deltaplane.queue.v1.Surroundings
+	0,  // 40: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	21, // 41: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	2,  // 42: deltaplane.queue.v1.ItemResult.status:type_name -> deltaplane.queue.v1.ItemStatus
+	30, // 43: deltaplane.queue.v1.RetryNowResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	30, // 44: deltaplane.queue.v1.ReleaseItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	30, // 45: deltaplane.queue.v1.DeleteItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	21, // 46: deltaplane.queue.v1.RestoreItemsRequest.items:type_name -> deltaplane.queue.v1.Item
+	30, // 47: deltaplane.queue.v1.RestoreItemsResponse.results:type_name -> deltaplane.queue.v1.ItemResult
+	3,  // 48: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	5,  // 49: deltaplane.queue.v1.QueueAdminService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	9,  // 50: deltaplane.queue.v1.QueueAdminService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	11, // 51: deltaplane.queue.v1.QueueAdminService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	13, // 52: deltaplane.queue.v1.QueueAdminService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	15, // 53: deltaplane.queue.v1.QueueAdminService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	17, // 54: deltaplane.queue.v1.QueueAdminService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	19, // 55: deltaplane.queue.v1.QueueAdminService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	23, // 56: deltaplane.queue.v1.QueueAdminService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	28, // 57: deltaplane.queue.v1.QueueAdminService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	31, // 58: deltaplane.queue.v1.QueueAdminService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	33, // 59: deltaplane.queue.v1.QueueAdminService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	35, // 60: deltaplane.queue.v1.QueueAdminService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	37, // 61: deltaplane.queue.v1.QueueAdminService.RestoreItems:input_type -> deltaplane.queue.v1.RestoreItemsRequest
+	4,  // 62: deltaplane.queue.v1.QueueAdminService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	8,  // 63: deltaplane.queue.v1.QueueAdminService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	10, // 64: deltaplane.queue.v1.QueueAdminService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	12, // 65: deltaplane.queue.v1.QueueAdminService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	14, // 66: deltaplane.queue.v1.QueueAdminService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	16, // 67: deltaplane.queue.v1.QueueAdminService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	18, // 68: deltaplane.queue.v1.QueueAdminService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	20, // 69: deltaplane.queue.v1.QueueAdminService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	27, // 70: deltaplane.queue.v1.QueueAdminService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	29, // 71: deltaplane.queue.v1.QueueAdminService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	32, // 72: deltaplane.queue.v1.QueueAdminService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	34, // 73: deltaplane.queue.v1.QueueAdminService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	36, // 74: deltaplane.queue.v1.QueueAdminService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	38, // 75: deltaplane.queue.v1.QueueAdminService.RestoreItems:output_type -> deltaplane.queue.v1.RestoreItemsResponse
+	62, // [62:76] is the sub-list for method output_type
+	48, // [48:62] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_admin_proto_init() }
@@ -2781,7 +2907,7 @@ func file_deltaplane_queue_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_admin_proto_rawDesc), len(file_deltaplane_queue_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
