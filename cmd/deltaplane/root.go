@@ -17,6 +17,7 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/queues"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/serve"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/top"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/trust"
 )
 
@@ -76,7 +77,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), inspect.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
+		ask.NewGet(), inspect.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), top.NewTop(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

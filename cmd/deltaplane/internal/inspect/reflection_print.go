@@ -26,7 +26,7 @@ func printReflections(out io.Writer, list []*reflectorv1.Reflection) error {
 		if leader != "" && leader == r.GetHolder() {
 			leader = "this"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%d\t%s\n", r.GetCollection(), reflectionState(r), show.Dash(revision), r.GetObjects(),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%d\t%s\n", r.GetCollection(), show.ReflectionState(r), show.Dash(revision), r.GetObjects(),
 			show.Printable(show.Dash(leader)), r.GetTerm(), r.GetLag().AsDuration().Round(10*time.Microsecond), r.GetPending(), r.GetCoalesced(),
 			r.GetRelists(), watchesText(r), r.GetQuarantinedTotal(), show.Dash(formText(r.GetSpec())))
 	}
@@ -91,32 +91,6 @@ func watchesText(r *reflectorv1.Reflection) string {
 		return fmt.Sprintf("%d (%d short)", r.GetWatches(), r.GetShortWatches())
 	}
 	return fmt.Sprint(r.GetWatches())
-}
-
-// reflectionState is where a loop stands, why it fails, and how far a running list is.
-func reflectionState(r *reflectorv1.Reflection) string {
-	state := strings.ToLower(strings.TrimPrefix(r.GetState().String(), "REFLECTION_STATE_"))
-	if r.GetReason() != "" {
-		state += " " + show.Printable(r.GetReason())
-	}
-	l := r.GetList()
-	if l == nil {
-		return state
-	}
-	text := fmt.Sprint(l.GetObjects())
-	if left := l.GetRemaining(); left != nil {
-		text += fmt.Sprintf(" of about %d", l.GetObjects()+left.GetValue())
-	}
-	if l.GetRate() > 0 {
-		text += fmt.Sprintf(", %.0f/s", l.GetRate())
-		if left := l.GetRemaining(); left.GetValue() > 0 {
-			text += ", " + show.ShortDuration(time.Duration(float64(left.GetValue())/l.GetRate()*float64(time.Second))) + " left"
-		}
-	}
-	if l.GetStreaming() {
-		text += ", streaming"
-	}
-	return state + " (" + text + ")"
 }
 
 func retryText(r *reflectorv1.Reflection) string {

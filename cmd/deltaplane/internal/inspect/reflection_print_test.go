@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
@@ -24,7 +25,7 @@ func TestAReflectionsStateTellsReasonAndProgress(t *testing.T) {
 		"listing (1000 of about 9000, 100/s, 80s left)": {State: listing, List: &reflectorv1.ListProgress{Objects: 1000, Rate: 100, Remaining: wrapperspb.Int64(8000)}},
 		"listing (7, 1/s, streaming)":                   {State: listing, List: &reflectorv1.ListProgress{Objects: 7, Rate: 1, Streaming: true}},
 	} {
-		if got := reflectionState(r); got != want {
+		if got := show.ReflectionState(r); got != want {
 			t.Errorf("state is %q, want %q", got, want)
 		}
 	}

@@ -132,7 +132,7 @@ func (f *flow) print(out io.Writer) error {
 	}
 	for _, r := range f.reflections.GetReflections() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%s\n", r.GetCollection(),
-			reflectionState(r),
+			show.ReflectionState(r),
 			show.Dash(r.GetRevision().GetResourceVersion()), r.GetObjects(), r.GetLag().AsDuration().Round(10*time.Microsecond),
 			r.GetPending(), r.GetRelists(), r.GetQuarantinedTotal(), show.Dash(r.GetLastError()))
 	}
@@ -145,7 +145,7 @@ func (f *flow) print(out io.Writer) error {
 		if c.GetLiveAt() != nil {
 			heard = show.ShortDuration(time.Since(c.GetLiveAt().AsTime())) + " ago"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%s\t%d\t%s\n", c.GetCollection(), collectionState(c),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%s\t%d\t%s\n", c.GetCollection(), show.CollectionState(c),
 			show.Dash(c.GetRevision().GetResourceVersion()), c.GetObjects(), c.GetLagRecords(), heard, c.GetBytes(),
 			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), lacks(c), c.GetQuarantined(), show.Dash(collectionError(c)))
 	}
@@ -178,20 +178,6 @@ func lacks(c *indexv1.CollectionStatus) string {
 		return "all but metadata"
 	}
 	return show.Dash(strings.Join(delta.RemovedByWrite(d.GetPaths()), ","))
-}
-
-func collectionState(c *indexv1.CollectionStatus) string {
-	switch {
-	case !c.GetSynced():
-		return "not synced"
-	case c.GetLagging():
-		return "LAGGING"
-	case c.GetStale():
-		return "stale"
-	case c.GetWarmStart():
-		return "serving (warm start)"
-	}
-	return "serving"
 }
 
 func (f *flow) printJSON(out io.Writer) error {

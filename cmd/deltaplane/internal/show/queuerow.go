@@ -13,6 +13,14 @@ const QueueHeader = "QUEUE\tREADY\tDELAYED\tPROCESSING\tDIRTY\tDEAD\tOLDEST\tPAR
 
 // QueueRow is one queue as a row with cells between tabs.
 func QueueRow(q *queuev1.QueueStatus) string {
+	c := q.GetCounts()
+	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s", q.GetConfig().GetName(), c.GetReady(), c.GetDelayed(),
+		c.GetProcessing(), c.GetDirty(), c.GetDead(), ShortDuration(q.GetOldestReady().AsDuration()),
+		max(q.GetConfig().GetPartitions(), 1), QueueState(q))
+}
+
+// QueueState is whether a queue takes and hands out keys.
+func QueueState(q *queuev1.QueueStatus) string {
 	var states []string
 	if q.GetClosed() {
 		states = append(states, "closed")
@@ -27,10 +35,7 @@ func QueueRow(q *queuev1.QueueStatus) string {
 		states = append(states, fmt.Sprintf("partitions %v cannot be reached and are not counted", p))
 	}
 	if len(states) == 0 {
-		states = []string{"open"}
+		return "open"
 	}
-	c := q.GetCounts()
-	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s", q.GetConfig().GetName(), c.GetReady(), c.GetDelayed(),
-		c.GetProcessing(), c.GetDirty(), c.GetDead(), ShortDuration(q.GetOldestReady().AsDuration()),
-		max(q.GetConfig().GetPartitions(), 1), strings.Join(states, ", "))
+	return strings.Join(states, ", ")
 }
