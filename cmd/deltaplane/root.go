@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/backup"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/complete"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/explain"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/queues"
@@ -82,5 +83,6 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		c.GroupID = "ask"
 		root.AddCommand(c)
 	}
+	complete.Attach(root)
 	return root
 }

@@ -129,8 +129,7 @@ whose objects are its items; -o custom-columns and --sort-by see one object at a
   deltaplane get pods --sort-by .metadata.creationTimestamp
   deltaplane get pods -o custom-columns=NAME:.metadata.name,IMAGES:.spec.containers[*].image
   deltaplane get pods -o jsonpath='{range .items[*]}{.metadata.name}{"\n"}{end}'`,
-		Args:              cli.Args(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: completeCollections,
+		Args: cli.Args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if err := s.read(a); err != nil {
 				return err

@@ -2,11 +2,7 @@ package ask
 
 import (
 	"errors"
-	"fmt"
 	"strings"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
@@ -38,33 +34,4 @@ func plain(err error) error {
 		return e.Unwrap()
 	}
 	return err
-}
-
-// completeCollections completes COLLECTION from what the index serves; without a reachable index it
-// offers nothing.
-func completeCollections(cmd *cobra.Command, done []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(done) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	target, err := cmd.Flags().GetString("index-url")
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var d cli.DialFlags
-	conn, err := cli.Dial(target, d.Config)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer conn.Close()
-	ctx, cancel := cli.ContextWithTimeout(cmd, time.Second)
-	defer cancel()
-	answer, err := indexv1.NewIndexServiceClient(conn).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, c := range answer.GetCollections() {
-		names = append(names, fmt.Sprintf("%s\t%d objects", c.GetResource(), c.GetObjects()))
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

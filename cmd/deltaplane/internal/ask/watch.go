@@ -39,8 +39,7 @@ or losing a change; when history was lost the whole state is shown again after a
 says so.`,
 		Example: `  deltaplane watch pods -n default
   deltaplane watch jobs -o json --changes-only`,
-		Args:              cli.Args(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: completeCollections,
+		Args: cli.Args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if err := s.read(a); err != nil {
 				return err

@@ -88,9 +88,6 @@ func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.
 		return do(cmd, client, a)
 	}
 	d.Register(cmd.Flags())
-	if cmd.ValidArgsFunction == nil {
-		cmd.ValidArgsFunction = completeQueues
-	}
 	return cmd
 }
 
@@ -139,8 +136,7 @@ happened to it last, newest first. The history is what the server that answers h
 since it was started; with several servers each knows its own part.`,
 		Example: `  deltaplane queue describe dev/job default/hello
   deltaplane queue inspect dev/job default/hello -o json`,
-		Args:              cli.Args(cobra.ExactArgs(2)),
-		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
+		Args: cli.Args(cobra.ExactArgs(2)),
 	}, func(cmd *cobra.Command, client services, a []string) error {
 		answer, err := client.Inspect(cmd.Context(), &queuev1.InspectRequest{Queue: a[0], Key: a[1]})
 		if err != nil {

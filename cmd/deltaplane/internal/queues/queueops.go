@@ -158,7 +158,6 @@ func newQueueRetry() *cobra.Command {
 held, and have no delay pending, are left as they are.`,
 		Example: `  deltaplane queue retry dev/job default/hello
   deltaplane queue retry dev/job --state dead`,
-		ValidArgsFunction: completeKeys(queuev1.State_STATE_DELAYED, queuev1.State_STATE_DEAD),
 	}, "delayed, dead", func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.RetryNow(cmd.Context(), &queuev1.RetryNowRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
@@ -173,8 +172,7 @@ func newQueueRelease() *cobra.Command {
 still sends changes nothing, and its handler's context ends. The keys wait again at once,
 and their retries are not counted. For a worker that hangs but still extends its lease;
 "queue configure --max-processing" bounds that permanently.`,
-		Example:           `  deltaplane queue release dev/job default/hello`,
-		ValidArgsFunction: completeKeys(queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY),
+		Example: `  deltaplane queue release dev/job default/hello`,
 	}, "processing, dirty", func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.ReleaseItems(cmd.Context(), &queuev1.ReleaseItemsRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
@@ -188,8 +186,7 @@ func newQueueDelete() *cobra.Command {
 		Long: `Drop keys that are not held, and everything kept with them: delays, retries, barriers, saved
 state and expectations. A key that is held is left alone, and the exit code is 5 then. A
 controller that finds the key's object again adds it again.`,
-		Example:           `  deltaplane queue delete dev/job --state dead`,
-		ValidArgsFunction: completeKeys(queuev1.State_STATE_DEAD, queuev1.State_STATE_DELAYED),
+		Example: `  deltaplane queue delete dev/job --state dead`,
 	}, strings.Join(stateNames(), ", "), func(cmd *cobra.Command, client services, queue string, keys []string) ([]*queuev1.ItemResult, error) {
 		answer, err := client.DeleteItems(cmd.Context(), &queuev1.DeleteItemsRequest{Queue: queue, Keys: keys})
 		return answer.GetResults(), err
@@ -202,9 +199,8 @@ func newQueueForget() *cobra.Command {
 		Short: "Have the rate limiter forget the failures of keys",
 		Long: `Have the rate limiter forget the failures of keys: the next retry waits as the first one. A
 delay that is pending already stays; "queue retry" ends it.`,
-		Example:           `  deltaplane queue forget dev/job default/hello`,
-		Args:              cli.Args(cobra.MinimumNArgs(2)),
-		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
+		Example: `  deltaplane queue forget dev/job default/hello`,
+		Args:    cli.Args(cobra.MinimumNArgs(2)),
 	}, func(cmd *cobra.Command, client services, a []string) error {
 		unknown := unknownKeys(cmd, client, a[0], a[1:])
 		for rest := a[1:]; len(rest) > 0; {

@@ -220,6 +220,7 @@ func OrEmpty[T any](list []T) []T {
 // RegisterOutput adds -o to commands that print a table for people and JSON for programs.
 func RegisterOutput(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "table", "`format`: table or json")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	check := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
 		if *output != "table" && *output != "json" {
