@@ -39,8 +39,8 @@ func newWhyObject() *cobra.Command {
 		Short: "Tell why an object's keys wait in the queues that it woke, and what would help",
 		Long: `Tell why an object's keys wait in every queue that it woke, and what would help. Asked are the
 queues of the collection's cluster (all, where COLLECTION names none) for the object's own key and
-for those of its owners and its node, and shown are those that know such a key. "why queue"
-tells of one key.
+for those of its owners and its node, at most 200 queues, and shown are those that know such a key.
+"why queue" tells of one key.
 
 Queues, index and reflector are asked at the same time; a part that does not answer within
 --timeout is named, and the answer is made of the rest.`,
@@ -72,6 +72,8 @@ type object struct {
 	Absent     bool          `json:"absent,omitempty"`
 	Queues     []*why.Answer `json:"queues"`
 	Silent     []why.Silence `json:"silent,omitempty"`
+	// Unasked is how many queues there are beside those that were asked.
+	Unasked int `json:"queues_not_asked,omitempty"`
 }
 
 func (o *object) print(out io.Writer) error {
@@ -93,7 +95,11 @@ func (o *object) print(out io.Writer) error {
 			return err
 		}
 	}
-	if len(o.Queues) > 0 {
+	switch {
+	case o.Unasked > 0:
+		_, err := fmt.Fprintf(out, "\nAsked were the first %d queues by name, and not %d more; \"deltaplane why queue QUEUE %s\" asks one.\n", mostQueues, o.Unasked, show.Printable(o.Key))
+		return err
+	case len(o.Queues) > 0:
 		return nil
 	}
 	_, err := fmt.Fprintln(out, "No queue knows a key of it: nobody was woken, or all that it woke is done and forgotten.")
@@ -142,7 +148,9 @@ func (p *parts) object(ctx context.Context, name, key string) (*object, error) {
 	if err := cmp.Or(refused, first(a.errs)); err != nil {
 		return nil, err
 	}
-	a.inspect(ctx, o, &s, queues[:min(len(queues), mostQueues)], keys)
+	asked := queues[:min(len(queues), mostQueues)]
+	o.Unasked = len(queues) - len(asked)
+	a.inspect(ctx, o, &s, asked, keys)
 	for _, silent := range a.out { // the index was asked twice
 		if !slices.ContainsFunc(o.Silent, func(s why.Silence) bool { return s.Part == silent.Part }) {
 			o.Silent = append(o.Silent, silent)
