@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,6 +130,21 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 	until(t, func() bool {
 		out, _, _ := command(t.Context(), "", append([]string{"get", "jobs", "default/two", "-o", "json"}, r.ask...)...)
 		return strings.Contains(out, `"Complete"`)
+	})
+
+	t.Run("describe tells of any kind, with Events and queues", func(t *testing.T) {
+		out := must("", slices.Concat(r.ask, r.api), "describe", "job", "two")
+		for _, want := range []string{"Job, batch/v1", "1 succeeded", "Complete ", "SuccessfulCreate", "dev/jobs.v1.batch, serving", "dev/job  default/two"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("it does not say %q:\n%s", want, out)
+			}
+		}
+		if _, errs, code := command(t.Context(), "", append([]string{"describe", "job", "three"}, r.ask...)...); code != cli.ExitNotFound || !strings.Contains(errs, "looked for in default") {
+			t.Errorf("a name that there is not: exit %d, %s", code, errs)
+		}
+		if out := must("", slices.Concat(r.ask, r.api), "describe", "dev/no", "node-1"); !strings.Contains(out, "Addresses:") || !strings.Contains(out, "MemoryPressure") {
+			t.Errorf("a cluster-scoped object:\n%s", out)
+		}
 	})
 
 	t.Run("get prints tables, keys, names, JSON and YAML", func(t *testing.T) {

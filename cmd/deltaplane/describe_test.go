@@ -121,7 +121,8 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 		{append([]string{"describe", "node", "node-1", "--cluster", "other"}, r.ask...), cli.ExitNotFound, "COLLECTION_NOT_FOUND"},
 		{append([]string{"describe", "node", "node-1", "-o", "csv"}, r.ask...), cli.ExitUsage, "--output"},
 		{[]string{"describe", "node"}, cli.ExitUsage, "arg"},
-		{[]string{"describe", "gadget"}, cli.ExitUsage, "unknown command"},
+		{[]string{"describe", "gadget"}, cli.ExitUsage, "describe KIND"},
+		{append([]string{"describe", "gadget", "g"}, r.ask...), cli.ExitNotFound, "COLLECTION_NOT_FOUND"},
 		{[]string{"describe", "node", "node-1", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, cli.ExitUnavailable, ""},
 	} {
 		if _, errs, code := command(t.Context(), "", x.args...); code != x.code || !strings.Contains(errs, x.says) {

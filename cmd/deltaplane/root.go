@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/complete"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/describe"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/explain"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/queues"
@@ -78,7 +79,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), inspect.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), top.NewTop(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
+		ask.NewGet(), describe.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), top.NewTop(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

@@ -31,10 +31,10 @@ type selection struct {
 	sortBy        string
 	noHeaders     bool
 
-	scope   indexv1.KeyScope          // once resolved
-	found   *indexv1.CollectionStatus // what is meant, once resolved; nil where that is not known
-	defined bool                      // the index has definitions of custom resources
-	assumed bool                      // the key's namespace was not given
+	scope   indexv1.KeyScope            // once resolved
+	found   *indexv1.CollectionStatus   // what is meant, once resolved; nil where that is not known
+	served  []*indexv1.CollectionStatus // by the index, once resolved
+	assumed bool                        // the key's namespace was not given
 }
 
 func (s *selection) register(cmd *cobra.Command) {

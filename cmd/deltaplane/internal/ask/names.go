@@ -24,10 +24,8 @@ func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClien
 	if err != nil && rpc.Code(err) != codes.Unimplemented {
 		return err
 	}
-	for _, c := range answer.GetCollections() {
-		s.defined = s.defined || c.GetGroup() == definitions.Group && c.GetResource() == definitions.Resource
-	}
-	s.collection, s.found, err = collections.Find(answer.GetCollections(), s.collection)
+	s.served = answer.GetCollections()
+	s.collection, s.found, err = collections.Find(s.served, s.collection)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ var places = map[string]cobra.CompletionFunc{
 	"watch":              arguments(false, collection, of(keys)),
 	"why":                arguments(false, collection, of(keys)),
 	"why queue":          arguments(false, queue, queueKeys(queuev1.State_STATE_UNSPECIFIED)),
+	"describe":           arguments(false, collection, of(keys)),
 	"describe node":      arguments(false, in("nodes")),
 	"describe pod":       arguments(false, in("pods")),
 	"logs":               arguments(false, in("pods")),

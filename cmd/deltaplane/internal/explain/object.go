@@ -106,6 +106,16 @@ func (o *object) print(out io.Writer) error {
 	return err
 }
 
+// Woken explains the keys of queues that an object woke, for those who tell more of the object. It
+// names the parts that did not answer, and counts the queues that were not asked.
+func Woken(ctx context.Context, d cli.DialFlags, collection, key string) (queues []*why.Answer, silent []why.Silence, unasked int, err error) {
+	o, err := (&parts{d}).object(ctx, collection, key)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	return o.Queues, o.Silent, o.Unasked, nil
+}
+
 // object asks the index for an object, and every queue of its cluster for what it woke.
 func (p *parts) object(ctx context.Context, name, key string) (*object, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)

@@ -22,17 +22,6 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers"
 )
 
-// NewDescribe is the command "describe" and those below it.
-func NewDescribe() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "describe",
-		Short: "Tell what index and queue together know of an object",
-	}
-	cmd.AddCommand(newDescribeNode(), newDescribePod())
-	cli.Group(cmd)
-	return cmd
-}
-
 // NodeQuestion is what "describe node" is asked.
 type NodeQuestion struct {
 	cli.DialFlags
@@ -40,12 +29,14 @@ type NodeQuestion struct {
 	rules   nodelifecycle.Rules
 }
 
-func newDescribeNode() *cobra.Command {
+// NewDescribeNode is the command "describe node".
+func NewDescribeNode() *cobra.Command {
 	var q NodeQuestion
 	var output string
 	cmd := &cobra.Command{
-		Use:   "node NAME",
-		Short: "Tell how long a node has been silent, the state of its zone, its taints and the next evictions",
+		Use:     "node NAME",
+		Aliases: []string{"nodes", "no"},
+		Short:   "Tell how long a node has been silent, the state of its zone, its taints and the next evictions",
 		Long: `Tell how long a node has been silent and how long it may be, the state of its zone and how
 fast nodes of it are tainted, its conditions and taints, and when its pods are to be
 evicted, the next one first.

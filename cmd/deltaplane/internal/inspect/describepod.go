@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/podgc"
-	"github.com/deltaplane/deltaplane/internal/kube"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -29,12 +27,14 @@ type podQuestion struct {
 	cluster string
 }
 
-func newDescribePod() *cobra.Command {
+// NewDescribePod is the command "describe pod".
+func NewDescribePod() *cobra.Command {
 	var q podQuestion
 	var namespace, output string
 	cmd := &cobra.Command{
-		Use:   "pod [NAMESPACE/]NAME",
-		Short: "Tell the states of a pod's containers, when they run again, its eviction or collection and its Events",
+		Use:     "pod [NAMESPACE/]NAME",
+		Aliases: []string{"pods", "po"},
+		Short:   "Tell the states of a pod's containers, when they run again, its eviction or collection and its Events",
 		Long: `Tell the states of a pod's containers, how often they were restarted and when one that waits
 runs again, the pod's conditions, when it is to be evicted, or collected because its node does
 not exist, and what Events say of it.
@@ -87,7 +87,7 @@ type PodAnswer struct {
 	Collection time.Time             `json:"collection_planned,omitzero"`
 	Containers []containerAnswer     `json:"containers"`
 	Conditions []corev1.PodCondition `json:"conditions"`
-	Events     []eventAnswer         `json:"events"`
+	Events     []EventAnswer         `json:"events"`
 	// NoEvents is why there are none to show.
 	NoEvents string `json:"events_unknown,omitempty"`
 }
@@ -114,15 +114,6 @@ type lastAnswer struct {
 	Reason   string    `json:"reason"`
 	ExitCode int32     `json:"exit_code"`
 	Finished time.Time `json:"finished,omitzero"`
-}
-
-type eventAnswer struct {
-	Type    string    `json:"type"`
-	Reason  string    `json:"reason"`
-	Count   int32     `json:"count"`
-	Last    time.Time `json:"last"`
-	From    string    `json:"from,omitempty"`
-	Message string    `json:"message"`
 }
 
 func (q *podQuestion) ask(ctx context.Context, key string) (*PodAnswer, error) {
@@ -162,7 +153,7 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*PodAnswer, error) {
 			a.Collection = at.AsTime()
 		}
 	}
-	if a.Events, err = q.events(ctx, p); err != nil {
+	if a.Events, err = Events(ctx, &q.kube, p.Namespace, p.Name, "Pod", string(p.UID)); err != nil {
 		a.NoEvents = err.Error()
 	}
 	return a, nil
@@ -176,43 +167,11 @@ func decodePod(payload []byte) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// events are the API server's about a pod, the newest last.
-func (q *podQuestion) events(ctx context.Context, p *corev1.Pod) ([]eventAnswer, error) {
-	kc, err := q.kube.Load()
-	if err != nil {
-		return []eventAnswer{}, err
-	}
-	defer kc.Close()
-	page, err := kc.List(ctx, kube.Resource{Version: "v1", Name: "events", Kind: "Event", Namespaced: true}, kube.ListOptions{Scope: kube.Scope{
-		Namespace: p.Namespace, FieldSelector: "involvedObject.uid=" + string(p.UID),
-	}})
-	if err != nil {
-		return []eventAnswer{}, err
-	}
-	out := make([]eventAnswer, 0, len(page.Items))
-	for _, raw := range page.Items {
-		var e corev1.Event
-		if err := json.Unmarshal(raw, &e); err != nil {
-			return []eventAnswer{}, fmt.Errorf("event: %w", err)
-		}
-		if e.InvolvedObject.UID != p.UID {
-			continue
-		}
-		last := e.LastTimestamp.Time
-		if last.IsZero() {
-			last = e.EventTime.Time
-		}
-		out = append(out, eventAnswer{Type: e.Type, Reason: e.Reason, Count: max(e.Count, 1), Last: last, From: cmp.Or(e.Source.Component, e.ReportingController), Message: e.Message})
-	}
-	slices.SortStableFunc(out, func(x, y eventAnswer) int { return x.Last.Compare(y.Last) })
-	return out, nil
-}
-
 // describePod is what the pod says of itself.
 func describePod(p *corev1.Pod) *PodAnswer {
 	a := &PodAnswer{
 		Name: p.Namespace + "/" + p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Phase: p.Status.Phase, Reason: p.Status.Reason, Message: p.Status.Message,
-		Created: p.CreationTimestamp.Time, IPs: []string{}, Owners: []string{}, Containers: []containerAnswer{}, Conditions: show.OrEmpty(p.Status.Conditions), Events: []eventAnswer{},
+		Created: p.CreationTimestamp.Time, IPs: []string{}, Owners: []string{}, Containers: []containerAnswer{}, Conditions: show.OrEmpty(p.Status.Conditions), Events: []EventAnswer{},
 	}
 	if p.Status.StartTime != nil {
 		a.Started = p.Status.StartTime.Time

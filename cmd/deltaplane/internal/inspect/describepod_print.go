@@ -56,15 +56,7 @@ func (a *PodAnswer) print(out io.Writer) error {
 	for _, c := range a.Conditions {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Type, c.Status, show.Printable(show.Dash(c.Reason)), ago(c.LastTransitionTime.Time))
 	}
-	switch {
-	case a.NoEvents != "":
-		fmt.Fprintf(t, "\nEvents are not known: %s\n", a.NoEvents)
-	case len(a.Events) > 0:
-		fmt.Fprintln(t, "\nEVENT\tREASON\tTIMES\tLAST\tFROM\tMESSAGE")
-	}
-	for _, e := range a.Events {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", show.Printable(e.Type), show.Printable(e.Reason), e.Count, ago(e.Last), show.Printable(show.Dash(e.From)), show.Printable(e.Message))
-	}
+	PrintEvents(t, a.Events, a.NoEvents)
 	return t.Flush()
 }
 
