@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/deltaplane/deltaplane/client"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
@@ -44,20 +45,24 @@ func (z *zoneQueues) name(zone rules.Zone) string { return ZoneQueue(z.s.cfg.Clu
 
 // ZoneQueue is the name of the queue in which a zone's nodes wait for their
 // NoExecute taint; its dispatch limiter is the zone's rate, and it is paused while
-// that is zero. Parts that are not there are "-", which no label value is.
+// that is zero. The zone stands in it as the nodes' labels have it. Parts that are not
+// there are "-", which no label value is.
 func ZoneQueue(cluster string, zone rules.Zone) string {
 	part := func(s string) string {
-		if s == "" {
+		switch {
+		case s == "":
 			return "-"
+		case len(validation.IsValidLabelValue(s)) > 0: // of a server that does not check labels
+			return "_" + code(s)
 		}
-		return literal(s)
+		return s
 	}
 	return cluster + "/nodelifecycle/" + part(zone.Region) + "/" + part(zone.Name)
 }
 
-// literal writes what is no letter and no digit as a code, so that different zones have
-// different names.
-func literal(s string) string {
+// code writes what is no letter and no digit as a code, so that different zones have
+// different names. With a "_" before it, it is no label value either.
+func code(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {

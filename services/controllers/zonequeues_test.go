@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,31 @@ func TestAZoneThatSpentItsTokenHasNoneAfterAChangeOfItsRate(t *testing.T) {
 				t.Errorf("the next node %v after the rate changed to two a second", took)
 			}
 		})
+	}
+}
+
+func TestAZonesQueueIsNamedAsItsNodesAreLabelled(t *testing.T) {
+	t.Parallel()
+	names := map[string]nodelifecycle.Zone{}
+	for zone, want := range map[nodelifecycle.Zone]string{
+		{Region: "eu-west-1", Name: "eu-west-1a"}: "dev/nodelifecycle/eu-west-1/eu-west-1a",
+		{Name: "zone-a"}:          "dev/nodelifecycle/-/zone-a",
+		{Region: "a_2D.b"}:        "dev/nodelifecycle/a_2D.b/-",
+		{}:                        "dev/nodelifecycle/-/-",
+		{Name: "-"}:               "dev/nodelifecycle/-/__2D",
+		{Name: "a/b ü"}:           "dev/nodelifecycle/-/_a_2Fb_20_C3_BC",
+		{Name: "a_2Fb_20_C3_BC"}:  "dev/nodelifecycle/-/a_2Fb_20_C3_BC",
+		{Name: "_a_2Fb_20_C3_BC"}: "dev/nodelifecycle/-/__5Fa_5F2Fb_5F20_5FC3_5FBC",
+		{Region: strings.Repeat("r", 63), Name: "a.b_c"}: "dev/nodelifecycle/" + strings.Repeat("r", 63) + "/a.b_c",
+	} {
+		got := ZoneQueue("dev", zone)
+		if got != want {
+			t.Errorf("the queue of %+v is %q, want %q", zone, got, want)
+		}
+		if other, taken := names[got]; taken {
+			t.Errorf("%+v and %+v have one queue, %s", zone, other, got)
+		}
+		names[got] = zone
 	}
 }
 
