@@ -35,8 +35,9 @@ func NewWatch() *cobra.Command {
 		Long: `Show the objects of a collection, then every change, until interrupted.
 
 A broken connection is resumed from the last position, on any replica, without repeating
-or losing a change; when history was lost the whole state is shown again after a line that
-says so.`,
+or losing a change; when history was lost the whole state is shown again. A line on standard
+error says when the watch was interrupted, at which revision it was resumed, how long it was
+away, and which of the two follows.`,
 		Example: `  deltaplane watch pods -n default
   deltaplane watch jobs -o json --changes-only`,
 		Args: cli.Args(cobra.RangeArgs(1, 2)),
@@ -85,6 +86,9 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		if !retriable || (!opened && request.GetResume() == nil && !w.seen) {
 			return err
 		}
+		if w.away.IsZero() {
+			w.away = time.Now()
+		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "watch interrupted, resuming:", cli.Message(err))
 		if !pause.Sleep(cmd.Context(), rpc.RetryDelay(err)) {
 			return nil
@@ -102,7 +106,9 @@ type watcher struct {
 	client    indexv1.IndexServiceClient
 	printer   *show.Printer
 	seen      bool
-	heard     bool // on this stream
+	heard     bool      // on this stream
+	away      time.Time // since when there is no stream; zero while there is one
+	revision  string    // that was reached last
 }
 
 // follow reads one stream to its end and moves the request's resume position along.
@@ -117,17 +123,43 @@ func (w *watcher) follow(request *indexv1.WatchRequest) error {
 			return err
 		}
 		w.seen, w.heard = true, true
+		gap := message.GetGap()
+		switch {
+		case !w.away.IsZero():
+			fmt.Fprintln(w.cmd.ErrOrStderr(), w.resumed(request, gap, time.Since(w.away)))
+			w.away = time.Time{}
+		case gap != nil:
+			fmt.Fprintln(w.cmd.ErrOrStderr(), "history was lost:", gap.GetReason()+"; the whole state follows")
+		}
+		if rv := message.GetRevision().GetResourceVersion(); rv != "" {
+			w.revision = rv
+		}
 		if position := message.GetPosition(); position != nil {
 			request.Resume, request.SkipInitialState = position, false
 		}
-		if gap := message.GetGap(); gap != nil {
+		if gap != nil {
 			request.Resume = nil // it names nothing any more, also when the state breaks off
-			fmt.Fprintln(w.cmd.ErrOrStderr(), "history was lost:", gap.GetReason()+"; the whole state follows")
 		}
 		if err := w.print(message.GetEvents().GetEvents()); err != nil {
 			return err
 		}
 	}
+}
+
+// resumed says where a watch goes on that was away for a time.
+func (w *watcher) resumed(request *indexv1.WatchRequest, gap *indexv1.Gap, away time.Duration) string {
+	text := fmt.Sprintf("watch resumed after %v", away.Round(10*time.Millisecond))
+	switch {
+	case gap != nil:
+		return text + ": history was lost: " + gap.GetReason() + "; the whole state follows"
+	case request.GetResume() == nil && request.GetSkipInitialState():
+		return text + ": nothing was seen before, only changes from now on follow"
+	case request.GetResume() == nil:
+		return text + ": it broke off within the state; the whole state follows"
+	case w.revision == "":
+		return text + ": the changes since follow"
+	}
+	return text + " at revision " + w.revision + ": the changes since follow"
 }
 
 func (w *watcher) print(events []*indexv1.Event) error {
