@@ -131,8 +131,11 @@ func (q *question) ask(ctx context.Context, word, name string) (*Answer, error) 
 		a.columns(answer.GetObject().GetPayload(), collections.Columns(ctx, index, served.GetCollections(), found))
 	}
 	q.events(ctx, client.NewIndex(conn), served.GetCollections(), found, a)
-	if a.Queues, a.Silent, a.Unasked, err = explain.Woken(ctx, q.DialFlags, a.Collection, key); err != nil {
-		a.Queues, a.NoQueues = nil, firstLine(err)
+	woken, err := explain.Woken(ctx, q.DialFlags, a.Collection, key)
+	if err != nil {
+		a.NoQueues = firstLine(err)
+	} else {
+		a.Queues, a.Silent, a.Unasked = woken.Queues, woken.Silent, woken.Unasked
 	}
 	a.Queues = show.OrEmpty(a.Queues)
 	return a, nil

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -11,11 +10,8 @@ import (
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
 	"github.com/deltaplane/deltaplane/core/why"
+	"github.com/deltaplane/deltaplane/internal/explain"
 )
-
-// partTimeout is how long the parts may take unless --timeout says otherwise: all are asked at
-// once, and an answer is to be there within 300 ms.
-const partTimeout = 250 * time.Millisecond
 
 // NewWhy is the command "why" and the one below it.
 func NewWhy() *cobra.Command {
@@ -42,17 +38,19 @@ is printed all the same.`,
   deltaplane why queue dev/job default/hello -o json`,
 		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			f, err := p.gather(cmd.Context(), a[0], a[1])
-			if err != nil {
-				return err
-			}
-			answer := why.Explain(f)
-			if output == "json" {
-				err = show.PrintJSON(cmd.OutOrStdout(), answer)
-			} else {
-				err = printAnswer(cmd.OutOrStdout(), answer)
-			}
-			return errors.Join(err, verdict(answer))
+			return p.with(func(parts *explain.Parts) error {
+				f, err := parts.Key(cmd.Context(), a[0], a[1])
+				if err != nil {
+					return err
+				}
+				answer := why.Explain(f)
+				if output == "json" {
+					err = show.PrintJSON(cmd.OutOrStdout(), answer)
+				} else {
+					err = printAnswer(cmd.OutOrStdout(), answer)
+				}
+				return errors.Join(err, verdict(answer))
+			})
 		},
 	}
 	p.register(cmd)

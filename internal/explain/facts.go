@@ -11,7 +11,6 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
-	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // fromQueue takes in what the queue says of a key.
@@ -23,21 +22,16 @@ func fromQueue(f *why.Facts, in *queuev1.InspectResponse) {
 		AddedAt: at(i.GetAddedAt()), ReadyAt: at(i.GetReadyAt()), DelayedUntil: at(i.GetDelayedUntil()), Barrier: barrier(i.GetBarrier()),
 		Reason: i.GetLastReason(), Holders: i.GetLastHolders(),
 	}
-	for is, said := range wire.States {
-		if said == i.GetState() {
-			f.Item.State = is
-		}
-	}
+	f.Item.State = states[i.GetState()]
 	for _, e := range in.GetHistory() {
 		f.History = append(f.History, why.Event{
-			Kind: kinds[e.GetKind()], At: at(e.GetTime()), Session: e.GetSessionId(), Outcome: wire.Outcomes[e.GetOutcome()],
+			Kind: kinds[e.GetKind()], At: at(e.GetTime()), Session: e.GetSessionId(), Outcome: outcomes[e.GetOutcome()],
 			Reason: e.GetReason(), Held: e.GetHeld().AsDuration(), Repeats: int(e.GetRepeats()), Cause: barrier(e.GetBarrier()), Writes: writes(e.GetWrites()),
 		})
 	}
 	s := in.GetSurroundings()
 	q := s.GetQueue()
-	// What the configuration cannot be read of is left at its default: a later server may know more.
-	f.Config = (&wire.Checks{}).ConfigIn("config", q.GetConfig()).WithDefaults()
+	f.Config = config(q.GetConfig())
 	c := q.GetCounts()
 	f.Counts = workqueue.Counts{
 		Ready: int(c.GetReady()), Delayed: int(c.GetDelayed()), Processing: int(c.GetProcessing()), Dirty: int(c.GetDirty()), Dead: int(c.GetDead()),

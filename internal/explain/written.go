@@ -5,17 +5,16 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/why"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
 // mostWritten is how many of the last run's writes the index is asked about.
 const mostWritten = 5
 
 // written asks the index whether it shows what the last run wrote. What it cannot say is left out.
-func (p *parts) written(ctx context.Context, f *why.Facts) {
+func (p *Parts) written(ctx context.Context, f *why.Facts) {
 	var all []why.Write
 	for _, e := range f.History {
 		if e.Kind == why.Settled {
@@ -27,23 +26,18 @@ func (p *parts) written(ctx context.Context, f *why.Facts) {
 	if len(all) == 0 {
 		return
 	}
-	c, err := cli.Connect(p.Index, p.Config)
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	index := client.NewIndex(c)
+	index := indexv1.NewIndexServiceClient(p.Index.Conn)
 	shown := make([]*why.Written, len(all))
 	var wg sync.WaitGroup
 	for i, w := range all {
 		wg.Go(func() {
-			obj, _, err := index.Find(ctx, w.Collection, w.Key, client.ReadOptions{View: client.ViewMetadata})
-			if err != nil {
+			got, err := index.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: w.Collection, Keys: []string{w.Key}, View: indexv1.View_VIEW_METADATA})
+			if err != nil || len(got.GetQuarantinedKeys()) > 0 {
 				return
 			}
 			shown[i] = &why.Written{Write: w}
-			if obj != nil {
-				shown[i].Shown = obj.ResourceVersion
+			for _, o := range got.GetObjects() {
+				shown[i].Shown = o.GetResourceVersion()
 			}
 			shown[i].Visible = visible(shown[i])
 		})
