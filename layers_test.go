@@ -91,6 +91,26 @@ var layers = []layer{
 		why:    "the gateway is a user of the SDK: it reaches the index through it, over the wire",
 		ours:   []string{"client/", "core/", "internal/", "proto/", "services/gateway/"},
 	},
+	{
+		folder: "services/console/caller",
+		why:    "calls as a caller know who that is, and not what is shown",
+		ours:   []string{"core/", "internal/", "proto/"},
+	},
+	{
+		folder: "services/console/view",
+		why:    "what is shown is asked for through the caller's own connections, whatever shows it",
+		ours:   []string{"client/", "core/", "internal/", "proto/"},
+	},
+	{
+		folder: "services/console/session",
+		why:    "a session keeps views of one caller, and knows no request",
+		ours:   []string{"core/", "internal/", "proto/", "services/console/view"},
+	},
+	{
+		folder: "services/console/",
+		why:    "the console is a user of the SDK: it reaches the other services over the wire, as its callers",
+		ours:   []string{"client/", "core/", "internal/", "proto/", "services/console/"},
+	},
 	{folder: "services/reflector", why: wire, ours: []string{"core/", "internal/", "proto/", "services/reflector/"}},
 	indexerRoom("wire", "read", "watch", "grant", "consistency", "filter", "follow", "define", "definition", "message", "limit", "fault"),
 	indexerRoom("watch", "grant", "consistency", "filter", "follow", "define", "message", "limit", "fault"),
@@ -214,6 +234,7 @@ var doors = []door{
 	{"k8s.io/cri-api/", []string{"internal/cri", "internal/criruntime", "services/nodeagent", "test", "bench"}, "container runtimes are spoken to by the node agent alone"},
 	{"github.com/spf13/", []string{"cmd"}, "only cmd reads flags"},
 	{"github.com/knadh/koanf", []string{"cmd"}, "only cmd reads configuration files"},
+	{"connectrpc.com/", []string{"services/console"}, "Connect is what browsers speak: services and SDKs speak gRPC"},
 	{"github.com/stretchr/testify", nil, "plain testing and go-cmp"},
 }
 

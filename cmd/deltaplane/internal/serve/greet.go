@@ -54,6 +54,9 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
 	if u.runs("gateway") {
 		line("Kubernetes API (gateway)", u.gateway.url(), admin(u.gateway.config.Admin))
 	}
+	if u.runs("console") {
+		line("console", u.console.url(), admin(u.console.config.Admin))
+	}
 	if u.runs("controllers") {
 		line("controllers", strings.Join(u.control.names, ", "), admin(u.control.config.Admin))
 	}

@@ -32,7 +32,7 @@ func NewServe() *cobra.Command {
 address and may start in any order, also before NATS and Redis: what one waits for is said
 by /readyz of its admin port and by its log, and its health is NOT_SERVING meanwhile.`,
 	}
-	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeGateway(), newServeControllers(), newServeNode(), newServeDevcluster())
+	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeGateway(), newServeConsole(), newServeControllers(), newServeNode(), newServeDevcluster())
 	cli.Group(cmd)
 	return cmd
 }

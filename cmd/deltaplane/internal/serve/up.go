@@ -45,12 +45,13 @@ type upFlags struct {
 	control     controlFlags
 	nodes       nodeFlags
 	gateway     gatewayFlags
+	console     consoleFlags
 	tolerations taint.Defaults
 	ownCluster  bool // the dev cluster is part of this process
 }
 
 // The parts `up --skip` can leave out.
-var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes", "gateway"}
+var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes", "gateway", "console"}
 
 // The dev cluster's nodes beat faster than Kubernetes' and are given up sooner, so that a node's
 // failure can be watched.
@@ -111,6 +112,7 @@ own would create every pod twice.`,
 	u.reflecting.config.KeepManagedFields = true // what the gateway answers must be whole
 	u.reflecting.register(flags)
 	u.gateway.register(flags, "gateway-")
+	u.console.register(flags, "console-")
 	u.queue.register(flags)
 	u.control.register(flags)
 	flags.Lookup("controllers").Usage = "`names` of the controllers to run (default: all on the dev cluster, none elsewhere); there are: " + strings.Join(controllers.Names(), ", ")
@@ -125,7 +127,7 @@ own would create every pod twice.`,
 	u.security.register(flags)
 	cli.ShortHelp(cmd,
 		"data-dir", "skip", "no-demo", "kubeconfig", "context", "api-url", "cluster", "resources", "nats-url", "redis-url", "index-memory-budget",
-		"controllers", "nodes", "api-listen", "index-listen", "queue-listen", "reflector-listen", "gateway-listen", "insecure", "log-level")
+		"controllers", "nodes", "api-listen", "index-listen", "queue-listen", "reflector-listen", "console-listen", "insecure", "log-level")
 	return cmd
 }
 
@@ -164,6 +166,7 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	protect(&u.control.config.Admin, u.security.admin, u.security.insecure)
 	protect(&u.nodes.admin, u.security.admin, u.security.insecure)
 	protect(&u.gateway.config.Admin, u.security.admin, u.security.insecure)
+	protect(&u.console.config.Admin, u.security.admin, u.security.insecure)
 	u.gateway.config.Insecure = u.security.insecure
 	u.telemetry.Certificates = u.security.certificates()
 	maps.Copy(u.telemetry.Certificates, map[string]string{"client": u.control.dial.TLS.CertFile, "nats": u.log.security.TLS.CertFile, "redis": u.queue.tls.CertFile})
@@ -173,6 +176,7 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.nodes.config.Cluster, u.nodes.index, u.nodes.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
 	u.gateway.config.Cluster, u.gateway.index, u.gateway.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
 	u.gateway.config.TLS.CertFile, u.gateway.config.TLS.KeyFile = u.security.tls.CertFile, u.security.tls.KeyFile
+	u.completeConsole()
 	u.nodes.config.RootDir = filepath.Join(u.dataDir, "nodes")
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
 	if u.runs("controllers") {
@@ -180,6 +184,9 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	}
 	if u.runs("gateway") {
 		errs = append(errs, u.gateway.config.Validate())
+	}
+	if u.runs("console") {
+		errs = append(errs, u.console.check())
 	}
 	if u.runs("nodes") {
 		errs = append(errs, u.nodes.check())
@@ -199,6 +206,16 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		return &cli.UsageError{Err: err}
 	}
 	return nil
+}
+
+// completeConsole has the console call the services of this process as its controllers do, but for
+// their token.
+func (u *upFlags) completeConsole() {
+	c := &u.console
+	c.config.Insecure, c.dial = u.security.insecure, u.control.dial
+	c.dial.TokenFile = ""
+	c.config.TLS.CertFile, c.config.TLS.KeyFile = u.security.tls.CertFile, u.security.tls.KeyFile
+	c.addresses.Index, c.addresses.Queue, c.addresses.Reflector = u.indexer.RPC.Listen, u.queue.config.RPC.Listen, u.reflecting.config.RPC.Listen
 }
 
 // completeCluster fills in what depends on whether the dev cluster is part of this process.
@@ -282,6 +299,10 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		{"gateway", func(ctx context.Context) error {
 			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
 			return runGateway(ctx, &u.gateway, u.telemetry, client, u.kube.Source())
+		}},
+		{"console", func(ctx context.Context) error {
+			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
+			return runConsole(ctx, &u.console, u.telemetry)
 		}},
 		{"nodes", func(ctx context.Context) error {
 			u.listening(ctx, "indexer", u.indexer.RPC.Listen)

@@ -33,13 +33,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ConsoleService shows the pipeline live and carries out what an operator asks for. It is spoken by
-// Connect (connect-web) on the port that serves the pages.
+// ConsoleService shows the pipeline live and carries out what an operator asks for. It is spoken
+// by Connect (connect-web) on the port that serves the pages.
 //
-// A tab has one stream, of Open, and everything that it shows comes on it. Subscribe and Unsubscribe
-// say what that is. Each call has the caller's own bearer token in the header Authorization, which
-// the console passes on: a caller sees and does what the services let that token see and do. A
-// session belongs to the token that opened it.
+// A tab has one stream, of Open, and everything that it shows comes on it. Subscribe and
+// Unsubscribe say what that is. Each call has the caller's own bearer token in the header
+// Authorization, which the console passes on: a caller sees and does what the services let that
+// token see and do. A session belongs to the token that opened it.
 //
 // Errors are those of the services that were asked, with their codes, reasons (ErrorInfo) and
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND
@@ -147,13 +147,13 @@ func (c *consoleServiceClient) ActOnQueue(ctx context.Context, in *ActOnQueueReq
 // All implementations must embed UnimplementedConsoleServiceServer
 // for forward compatibility.
 //
-// ConsoleService shows the pipeline live and carries out what an operator asks for. It is spoken by
-// Connect (connect-web) on the port that serves the pages.
+// ConsoleService shows the pipeline live and carries out what an operator asks for. It is spoken
+// by Connect (connect-web) on the port that serves the pages.
 //
-// A tab has one stream, of Open, and everything that it shows comes on it. Subscribe and Unsubscribe
-// say what that is. Each call has the caller's own bearer token in the header Authorization, which
-// the console passes on: a caller sees and does what the services let that token see and do. A
-// session belongs to the token that opened it.
+// A tab has one stream, of Open, and everything that it shows comes on it. Subscribe and
+// Unsubscribe say what that is. Each call has the caller's own bearer token in the header
+// Authorization, which the console passes on: a caller sees and does what the services let that
+// token see and do. A session belongs to the token that opened it.
 //
 // Errors are those of the services that were asked, with their codes, reasons (ErrorInfo) and
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND

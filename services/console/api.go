@@ -1,0 +1,200 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/internal/explain"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	accessv1 "github.com/deltaplane/deltaplane/proto/deltaplane/access/v1"
+	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+	"github.com/deltaplane/deltaplane/services/console/caller"
+	"github.com/deltaplane/deltaplane/services/console/session"
+	"github.com/deltaplane/deltaplane/services/console/view"
+)
+
+const (
+	// maxMessage bounds a message of the pages: a thousand keys.
+	maxMessage = 2 << 20
+	// stalled is how long a browser may take no byte of a message before its stream is ended.
+	stalled = 30 * time.Second
+	// callWithin bounds calls that the pages wait for.
+	callWithin = 10 * time.Second
+)
+
+// rules are the statuses of the console's own errors.
+var rules = []rpc.Rule{
+	{Is: session.ErrNotFound, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
+	{Is: session.ErrOver, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
+	{Is: session.ErrTooManySessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
+	{Is: session.ErrTooManySubscriptions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SUBSCRIPTIONS"},
+}
+
+// register has a mux serve the calls.
+func (s *Service) register(mux *http.ServeMux) {
+	options := []connect.HandlerOption{
+		connect.WithReadMaxBytes(maxMessage), connect.WithRequireConnectProtocolHeader(),
+		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, what any) error {
+			s.log.Error("a call panicked", slog.String("method", spec.Procedure), slog.Any("panic", what))
+			return connect.NewError(connect.CodeInternal, errors.New("internal error"))
+		}),
+	}
+	mux.Handle(consolev1.ConsoleService_Open_FullMethodName, deadlines(connect.NewServerStreamHandler(consolev1.ConsoleService_Open_FullMethodName, s.open, options...)))
+	unary(s, mux, options, consolev1.ConsoleService_Subscribe_FullMethodName, s.subscribe)
+	unary(s, mux, options, consolev1.ConsoleService_Unsubscribe_FullMethodName, s.unsubscribe)
+	unary(s, mux, options, consolev1.ConsoleService_ActOnKeys_FullMethodName, s.actOnKeys)
+	unary(s, mux, options, consolev1.ConsoleService_ActOnQueue_FullMethodName, s.actOnQueue)
+}
+
+// unary registers a call, with who calls and with its errors as Connect has them.
+func unary[Req, Res any](s *Service, mux *http.ServeMux, options []connect.HandlerOption, method string, call func(context.Context, who, *Req) (*Res, error)) {
+	mux.Handle(method, connect.NewUnaryHandler(method, func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		ctx, cancel := context.WithTimeout(ctx, callWithin)
+		defer cancel()
+		res, err := call(ctx, whoOf(r.Header()), r.Msg)
+		err = asConnect(err)
+		s.count(method, err)
+		if err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(res), nil
+	}, options...))
+}
+
+func (s *Service) count(method string, err error) {
+	code := "ok"
+	if err != nil {
+		code = connect.CodeOf(err).String()
+	}
+	s.metrics.calls.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], code).Inc()
+}
+
+// asConnect is an error with the code, message and details that a service gave it.
+func asConnect(err error) error {
+	if err == nil {
+		return nil
+	}
+	st := view.Status(rpc.Status(err, rules))
+	out := connect.NewError(connect.Code(st.Code()), errors.New(st.Message())) //nolint:gosec // the codes are the same
+	for _, d := range st.Details() {
+		m, ok := d.(proto.Message)
+		if !ok {
+			continue
+		}
+		if detail, err := connect.NewErrorDetail(m); err == nil {
+			out.AddDetail(detail)
+		}
+	}
+	return out
+}
+
+// who is a caller: the bearer of a token, or somebody without one.
+type who struct{ token string }
+
+func whoOf(h http.Header) who {
+	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return who{}
+	}
+	return who{token: token}
+}
+
+// parts are the services as a caller reaches them.
+func (s *Service) parts(w who) explain.Parts {
+	of := func(p explain.Part) explain.Part {
+		return explain.Part{Address: p.Address, Conn: caller.New(p.Conn, w.token, s.cfg.proves())}
+	}
+	return explain.Parts{Reflector: of(s.deps.Reflector), Index: of(s.deps.Index), Queue: of(s.deps.Queue), Timeout: partTimeout}
+}
+
+// partTimeout is how long a part may take to say why a key waits: the page is there meanwhile.
+const partTimeout = time.Second
+
+func (s *Service) hub(token string) *view.Hub {
+	return view.NewHub(s.life, s.parts(who{token: token}), s.deps.Traces, s.log)
+}
+
+func (s *Service) open(ctx context.Context, r *connect.Request[consolev1.OpenRequest], stream *connect.ServerStream[consolev1.OpenResponse]) (err error) {
+	defer func() { s.count(consolev1.ConsoleService_Open_FullMethodName, err) }()
+	w := whoOf(r.Header())
+	one, end, err := s.sessions.Open(w.token)
+	if err != nil {
+		return asConnect(err)
+	}
+	defer end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := s.whileServing(cancel)
+	defer stop()
+	send := func(m *consolev1.OpenResponse) error {
+		if err := extend(ctx, stalled); err != nil {
+			return err
+		}
+		s.metrics.updates.Inc()
+		return stream.Send(m)
+	}
+	if err := send(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Opened{Opened: s.opened(ctx, w, one)}}); err != nil {
+		return err
+	}
+	err = one.Run(ctx, send)
+	select {
+	case <-s.draining:
+		return asConnect(status.Error(codes.Unavailable, "the console is about to stop"))
+	default:
+		return err
+	}
+}
+
+// whileServing calls cancel when the service is to stop.
+func (s *Service) whileServing(cancel func()) (stop func()) {
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		select {
+		case <-s.draining:
+			cancel()
+		case <-done:
+		}
+	}()
+	return func() { close(done); <-gone }
+}
+
+// opened is a session for its page, with who the caller is for the index, if that says so soon.
+func (s *Service) opened(ctx context.Context, w who, one *session.Session) *consolev1.Opened {
+	out := &consolev1.Opened{
+		Session: one.ID, Version: s.cfg.Version, MaxSubscriptions: session.MaxSubscriptions, MaxRows: view.MaxRows, HasTraces: s.deps.Traces != nil,
+	}
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	parts := s.parts(w)
+	if answer, err := accessv1.NewAccessServiceClient(parts.Index.Conn).WhoAmI(ctx, &accessv1.WhoAmIRequest{}); err == nil {
+		out.User, out.Limited = answer.GetIdentity().GetUser(), answer.GetLimited()
+	}
+	return out
+}
+
+type deadlineKey struct{}
+
+// deadlines lets a handler say until when its next message must have been taken.
+func deadlines(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), deadlineKey{}, http.NewResponseController(w))))
+	})
+}
+
+func extend(ctx context.Context, d time.Duration) error {
+	if c, ok := ctx.Value(deadlineKey{}).(*http.ResponseController); ok {
+		return c.SetWriteDeadline(time.Now().Add(d))
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package console_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+
+	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/console/session"
+)
+
+func flowView() *consolev1.SubscribeRequest {
+	return &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Flow{Flow: &consolev1.FlowView{}}}
+}
+
+func queuesView() *consolev1.SubscribeRequest {
+	return &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Queues{Queues: &consolev1.QueuesView{}}}
+}
+
+// queue makes a queue with ready keys.
+func (r *rig) queue(name string, keys ...string) {
+	r.t.Helper()
+	if _, err := r.queues.ConfigureQueue(r.t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: name}}); err != nil {
+		r.t.Fatal(err)
+	}
+	if len(keys) == 0 {
+		return
+	}
+	add := &queuev1.AddRequest{Queue: name}
+	for _, key := range keys {
+		add.Items = append(add.Items, &queuev1.AddItem{Key: key})
+	}
+	if _, err := r.adds.Add(r.t.Context(), add); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestTheFlowShowsEachPartAndActionsAtOnce(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil)
+	r.queue("dev/job", "default/a", "default/b")
+	p := r.open()
+	p.subscribe(1, flowView())
+	p.subscribe(2, queuesView())
+	served := map[uint32]bool{}
+	p.until("what is served and queued", func(m *consolev1.OpenResponse) bool {
+		for _, c := range m.GetFlow().GetCollections() {
+			if c.GetCollection() == "dev/pods.v1" && c.GetMirror().GetState() == "watching" && c.GetServed().GetState() == "serving" &&
+				m.GetFlow().GetTotals().GetReady() == 2 && m.GetFlow().GetQueues()[0].GetWorkers() != nil {
+				served[1] = true
+			}
+		}
+		if q := m.GetQueues(); len(q.GetQueues()) == 1 && q.GetEngine() == "redis" && q.GetQueues()[0].GetReady() == 2 {
+			served[2] = true
+		}
+		return len(served) == 2
+	})
+	if _, err := call[consolev1.ActOnQueueRequest, consolev1.ActOnQueueResponse](r, consolev1.ConsoleService_ActOnQueue_FullMethodName,
+		&consolev1.ActOnQueueRequest{Queue: "dev/job", Action: consolev1.QueueAction_QUEUE_ACTION_PAUSE}); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the pause", func(m *consolev1.OpenResponse) bool {
+		q := m.GetQueues().GetQueues()
+		return len(q) == 1 && q[0].GetPaused() && q[0].GetHealth() == consolev1.Health_HEALTH_WARNING
+	})
+}
+
+func TestPartsThatDoNotAnswerAreNamed(t *testing.T) {
+	t.Parallel()
+	p := bare(t, nil).open()
+	p.subscribe(1, flowView())
+	p.subscribe(2, queuesView())
+	p.until("the silence of all three", func(m *consolev1.OpenResponse) bool {
+		return m.GetSubscription() == 1 && len(m.GetFlow().GetSilent()) == 3
+	})
+	if err := p.subscribes(3, &consolev1.SubscribeRequest{}); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("a subscription to nothing: %v", err)
+	}
+	if err := p.subscribes(0, flowView()); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("a subscription 0: %v", err)
+	}
+}
+
+func TestASessionIsTheCallersAloneAndBounded(t *testing.T) {
+	t.Parallel()
+	r := bare(t, nil)
+	p := r.open()
+	r.token = "somebody-elses"
+	if err := p.subscribes(1, flowView()); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("another caller subscribes: %v", err)
+	}
+	r.token = ""
+	for id := uint32(1); id <= session.MaxSubscriptions; id++ {
+		p.subscribe(id, queuesView())
+	}
+	if err := p.subscribes(session.MaxSubscriptions+1, queuesView()); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("one subscription more: %v", err)
+	}
+	p.subscribe(session.MaxSubscriptions, flowView()) // in place of another
+	for range session.MaxOfCaller - 1 {
+		r.open()
+	}
+	stream, err := connect.NewClient[consolev1.OpenRequest, consolev1.OpenResponse](r.http, r.url+consolev1.ConsoleService_Open_FullMethodName).
+		CallServerStream(t.Context(), connect.NewRequest(&consolev1.OpenRequest{}))
+	if err == nil {
+		stream.Receive()
+		err = stream.Err()
+		_ = stream.Close()
+	}
+	if connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("one session more: %v", err)
+	}
+}

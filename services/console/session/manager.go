@@ -1,0 +1,107 @@
+package session
+
+import (
+	"crypto/rand"
+	"errors"
+	"sync"
+
+	"github.com/deltaplane/deltaplane/services/console/view"
+)
+
+// Bounds of what is open at a time.
+const (
+	MaxSessions = 512
+	MaxOfCaller = 32
+)
+
+var (
+	// ErrTooManySessions refuses one more session.
+	ErrTooManySessions = errors.New("there are as many sessions as may be")
+	// ErrNotFound says that a caller has no such session.
+	ErrNotFound = errors.New("there is no such session")
+)
+
+// Manager keeps the sessions of all callers. Its methods are safe for concurrent use.
+type Manager struct {
+	hub func(caller string) *view.Hub
+
+	mu       sync.Mutex
+	sessions map[string]*Session // guarded by mu
+	callers  map[string]*of      // guarded by mu
+}
+
+// of is what one caller has open.
+type of struct {
+	hub      *view.Hub
+	sessions int
+}
+
+// NewManager makes a manager. Hub makes what a caller sees; it is closed when the last session of
+// the caller has ended.
+func NewManager(hub func(caller string) *view.Hub) *Manager {
+	return &Manager{hub: hub, sessions: map[string]*Session{}, callers: map[string]*of{}}
+}
+
+// Open begins a session of a caller, which end ends.
+func (m *Manager) Open(caller string) (s *Session, end func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one := m.callers[caller]
+	if len(m.sessions) >= MaxSessions || one != nil && one.sessions >= MaxOfCaller {
+		return nil, nil, ErrTooManySessions
+	}
+	if one == nil {
+		one = &of{hub: m.hub(caller)}
+		m.callers[caller] = one
+	}
+	one.sessions++
+	s = newSession(rand.Text(), caller, one.hub)
+	m.sessions[s.ID] = s
+	return s, sync.OnceFunc(func() { m.end(s, one) }), nil
+}
+
+func (m *Manager) end(s *Session, one *of) {
+	m.mu.Lock()
+	delete(m.sessions, s.ID)
+	one.sessions--
+	last := one.sessions == 0
+	if last {
+		delete(m.callers, s.caller)
+	}
+	m.mu.Unlock()
+	s.end()
+	if last {
+		one.hub.Close()
+	}
+}
+
+// Find is a session of a caller by its id.
+func (m *Manager) Find(caller, id string) (*Session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sessions[id]
+	if s == nil || s.caller != caller {
+		return nil, ErrNotFound
+	}
+	return s, nil
+}
+
+// Soon has what a caller sees asked again without delay: the caller has changed something.
+func (m *Manager) Soon(caller string) {
+	m.mu.Lock()
+	one := m.callers[caller]
+	m.mu.Unlock()
+	if one != nil {
+		one.hub.Soon()
+	}
+}
+
+// Open sessions and what they follow, for metrics.
+func (m *Manager) Count() (sessions, callers, shared int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, one := range m.callers {
+		shared += one.hub.Shared()
+	}
+	return len(m.sessions), len(m.callers), shared
+}

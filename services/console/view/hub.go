@@ -1,0 +1,174 @@
+package view
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/explain"
+	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// MaxRows is how many rows a view shows at most at a time.
+const MaxRows = 500
+
+// Traces is a store of traces. Its methods are safe for concurrent use, and quick.
+type Traces interface {
+	// List are the last traces that have a text in their name or an attribute, and those with an
+	// error alone where failed is set, newest first, at most so many.
+	List(text string, failed bool, most int) []*consolev1.TraceSummary
+	// Get is a trace by its id; nil where the store does not have it.
+	Get(id string) *consolev1.Trace
+}
+
+// Hub is what one caller sees. Its methods are safe for concurrent use.
+type Hub struct {
+	parts     explain.Parts
+	index     *client.Index
+	indexes   indexv1.IndexServiceClient
+	queues    queuev1.QueueAdminServiceClient
+	reflector reflectorv1.ReflectorServiceClient
+	traces    Traces
+	log       *slog.Logger
+
+	life context.Context //nolint:containedctx // of what is followed, which outlives the calls that begin it
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	reflections memo[*reflectorv1.ListReflectionsResponse]
+	collections memo[*indexv1.ListCollectionsResponse]
+	statuses    memo[*queuev1.ListQueuesResponse]
+
+	mu     sync.Mutex
+	shared map[string]*shared // guarded by mu
+}
+
+// NewHub is what a caller sees through parts, until Close. Traces may be nil.
+func NewHub(ctx context.Context, parts explain.Parts, traces Traces, log *slog.Logger) *Hub {
+	h := &Hub{
+		parts: parts, index: client.NewIndex(parts.Index.Conn), indexes: indexv1.NewIndexServiceClient(parts.Index.Conn),
+		queues: queuev1.NewQueueAdminServiceClient(parts.Queue.Conn), reflector: reflectorv1.NewReflectorServiceClient(parts.Reflector.Conn),
+		traces: traces, log: log, shared: map[string]*shared{},
+	}
+	h.life, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return h
+}
+
+// Close ends everything that is followed.
+func (h *Hub) Close() {
+	h.stop()
+	h.wg.Wait()
+}
+
+// source is something live.
+type source interface {
+	// run follows it until ctx ends.
+	run(ctx context.Context)
+	// soon has it look again without delay.
+	soon()
+}
+
+// shared is a source with those who show it.
+type shared struct {
+	source source
+	users  int
+	cancel context.CancelFunc
+}
+
+// share returns the source of a name, which make makes where nobody has it yet, and what gives it
+// back.
+func (h *Hub) share(name string, make func() source) (s source, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.shared[name]
+	if one == nil {
+		one = &shared{source: make()}
+		var ctx context.Context
+		ctx, one.cancel = context.WithCancel(h.life)
+		h.shared[name] = one
+		h.wg.Go(func() { one.source.run(ctx) })
+	}
+	one.users++
+	return one.source, sync.OnceFunc(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if one.users--; one.users == 0 {
+			one.cancel()
+			delete(h.shared, name)
+		}
+	})
+}
+
+// Soon has everything that is asked again and again asked now: something was done to it.
+func (h *Hub) Soon() {
+	h.statuses.forget()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.shared {
+		s.source.soon()
+	}
+}
+
+// Shared is how many things are followed, for tests and metrics.
+func (h *Hub) Shared() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.shared)
+}
+
+// askWithin is how long a service may take to answer.
+const askWithin = 5 * time.Second
+
+// fresh is how long what one view has asked for is good enough for another.
+const fresh = 900 * time.Millisecond
+
+// memo is an answer that several views need.
+type memo[T any] struct {
+	mu    sync.Mutex
+	at    time.Time // guarded by mu
+	value T         // guarded by mu
+	err   error     // guarded by mu
+}
+
+func (m *memo[T]) get(ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.at.IsZero() && time.Since(m.at) < fresh {
+		return m.value, m.err
+	}
+	value, err := ask(ctx)
+	if ctx.Err() != nil { // it was not the service's fault
+		return value, err
+	}
+	m.at, m.value, m.err = time.Now(), value, err
+	return value, err
+}
+
+func (m *memo[T]) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at = time.Time{}
+}
+
+func (h *Hub) listReflections(ctx context.Context) (*reflectorv1.ListReflectionsResponse, error) {
+	return h.reflections.get(ctx, func(ctx context.Context) (*reflectorv1.ListReflectionsResponse, error) {
+		return h.reflector.ListReflections(ctx, &reflectorv1.ListReflectionsRequest{})
+	})
+}
+
+func (h *Hub) listCollections(ctx context.Context) (*indexv1.ListCollectionsResponse, error) {
+	return h.collections.get(ctx, func(ctx context.Context) (*indexv1.ListCollectionsResponse, error) {
+		return h.indexes.ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+	})
+}
+
+func (h *Hub) listQueues(ctx context.Context) (*queuev1.ListQueuesResponse, error) {
+	return h.statuses.get(ctx, func(ctx context.Context) (*queuev1.ListQueuesResponse, error) {
+		return h.queues.ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
+	})
+}
