@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/console/view"
 )
 
-func (s *Service) subscribe(_ context.Context, w who, r *consolev1.SubscribeRequest) (*consolev1.SubscribeResponse, error) {
+func (s *Service) subscribe(ctx context.Context, w who, r *consolev1.SubscribeRequest) (*consolev1.SubscribeResponse, error) {
 	one, err := s.sessions.Find(w.token, r.GetSession())
 	if err != nil {
 		return nil, err
@@ -17,18 +17,26 @@ func (s *Service) subscribe(_ context.Context, w who, r *consolev1.SubscribeRequ
 	if r.GetSubscription() == 0 {
 		return nil, rpc.InvalidArgument("subscription", "is 0, which is the session itself")
 	}
-	return &consolev1.SubscribeResponse{}, subscribe(one, r)
+	return &consolev1.SubscribeResponse{}, subscribe(ctx, one, r)
 }
 
 // subscribe begins a view.
-func subscribe(one *session.Session, r *consolev1.SubscribeRequest) error {
+func subscribe(ctx context.Context, one *session.Session, r *consolev1.SubscribeRequest) error {
 	h := one.Hub
 	var open func(changed func()) (view.Reader, error)
-	switch r.GetView().(type) {
+	switch v := r.GetView().(type) {
 	case *consolev1.SubscribeRequest_Flow:
 		open = plain(h.Flow)
 	case *consolev1.SubscribeRequest_Queues:
 		open = plain(h.Queues)
+	case *consolev1.SubscribeRequest_Collection:
+		ranged, err := one.Range(r.GetSubscription(), v.Collection)
+		if ranged || err != nil {
+			return err
+		}
+		open = with(ctx, h.Collection, v.Collection)
+	case *consolev1.SubscribeRequest_Object:
+		open = with(ctx, h.Object, v.Object)
 	default:
 		return rpc.InvalidArgument("view", "is required, and must be one that this console knows")
 	}
@@ -38,6 +46,11 @@ func subscribe(one *session.Session, r *consolev1.SubscribeRequest) error {
 // plain is a view that needs nothing to be asked for.
 func plain(open func(func()) view.Reader) func(func()) (view.Reader, error) {
 	return func(changed func()) (view.Reader, error) { return open(changed), nil }
+}
+
+// with is a view of something that is asked for.
+func with[V any](ctx context.Context, open func(context.Context, V, func()) (view.Reader, error), v V) func(func()) (view.Reader, error) {
+	return func(changed func()) (view.Reader, error) { return open(ctx, v, changed) }
 }
 
 func (s *Service) unsubscribe(_ context.Context, w who, r *consolev1.UnsubscribeRequest) (*consolev1.UnsubscribeResponse, error) {

@@ -94,13 +94,16 @@ func (s *Session) Subscribe(id uint32, open func(changed func()) (view.Reader, e
 	return nil
 }
 
-// Replace gives the view of a subscription another question, where that can be done without
-// beginning again. It reports whether it did.
-func (s *Session) Replace(id uint32, with func(view.Reader) bool) bool {
+// Range gives a subscription another range of the collection that it shows. It reports whether it
+// does: not where it shows something else.
+func (s *Session) Range(id uint32, v *consolev1.CollectionView) (bool, error) {
 	s.mu.Lock()
 	sub := s.all[id]
 	s.mu.Unlock()
-	return sub != nil && with(sub.reader)
+	if sub == nil {
+		return false, nil
+	}
+	return view.Range(sub.reader, v)
 }
 
 // Unsubscribe ends a subscription.

@@ -1,0 +1,281 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/client"
+	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+)
+
+// question is what of a collection is watched.
+type question struct{ collection, namespace, labels, index, value, cel string }
+
+// againAfter is how long a watch that was refused is not tried again.
+const againAfter = 2 * time.Second
+
+// feed keeps the keys of a collection that a question chooses, by one watch. Their objects are
+// fetched for those rows alone that somebody looks at.
+type feed struct {
+	h      *Hub
+	q      question
+	filter *filter
+	sooner chan struct{}
+
+	mu       sync.Mutex
+	keys     map[string]uint64 // guarded by mu: the change that a key had last
+	failed   map[string]bool   // guarded by mu: keys on which the expression fails
+	coming   map[string]uint64 // guarded by mu: an initial state that is not complete; nil for none
+	sorted   []string          // guarded by mu, never changed: the keys, as of the set
+	stale    bool              // guarded by mu: sorted lacks changes of the set
+	change   uint64            // guarded by mu: number of the last change
+	set      uint64            // guarded by mu: number of the last change of which keys there are
+	revision client.Revision   // guarded by mu
+	upper    client.Revision   // guarded by mu
+	synced   bool              // guarded by mu
+	lagging  bool              // guarded by mu
+	err      error             // guarded by mu
+	readers  map[chan struct{}]struct{}
+}
+
+func newFeed(h *Hub, q question, f *filter) *feed {
+	return &feed{h: h, q: q, filter: f, sooner: make(chan struct{}, 1), keys: map[string]uint64{}, failed: map[string]bool{}, readers: map[chan struct{}]struct{}{}}
+}
+
+func (f *feed) soon() {
+	select {
+	case f.sooner <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) run(ctx context.Context) {
+	o := client.WatchOptions{
+		Namespace: f.q.namespace, Labels: f.q.labels, Index: f.q.index, Value: f.q.value, VisibleOnly: true, View: client.ViewKeys,
+		BookmarkEvery: time.Second, Log: f.h.log,
+		OnRetry: func(r client.WatchRetry) {
+			if !errors.Is(r.Err, client.ErrStreamEnded) {
+				f.fail(r.Err)
+			}
+		},
+		OnLagging: func(since time.Time) { f.lags(!since.IsZero()) },
+	}
+	if f.filter != nil {
+		o.View = client.ViewFull
+	}
+	for ctx.Err() == nil {
+		f.begin()
+		for e, err := range f.h.index.Watch(ctx, f.q.collection, o) {
+			if err != nil {
+				f.fail(err)
+				break
+			}
+			f.take(&e)
+		}
+		wait, cancel := context.WithTimeout(ctx, againAfter)
+		select {
+		case <-wait.Done():
+		case <-f.sooner:
+		}
+		cancel()
+	}
+}
+
+// begin expects a whole state.
+func (f *feed) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.coming, f.failed = map[string]uint64{}, map[string]bool{}
+}
+
+func (f *feed) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+	f.wake()
+}
+
+func (f *feed) lags(is bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lagging = is
+	f.wake()
+}
+
+// wake has those who look at the feed look again. f.mu is locked.
+func (f *feed) wake() {
+	for r := range f.readers {
+		select {
+		case r <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take takes in what the watch says.
+func (f *feed) take(e *client.Event) {
+	var chosen, fails bool
+	if e.Type == client.EventAdded || e.Type == client.EventUpdated {
+		chosen = true
+		if f.filter != nil && !e.Object.Quarantined {
+			yes, ok := f.filter.takes(e.Object.Payload)
+			chosen, fails = yes && ok, !ok
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = nil
+	if !e.Revision.IsZero() {
+		f.revision = e.Revision
+	}
+	if !e.Upper.IsZero() {
+		f.upper = e.Upper
+	}
+	switch e.Type {
+	case client.EventGap:
+		f.coming, f.failed = map[string]uint64{}, map[string]bool{}
+		return
+	case client.EventInitialEnd:
+		if f.coming != nil {
+			f.change++
+			f.keys, f.coming, f.set, f.stale = f.coming, nil, f.change, true
+		}
+		f.synced = true
+	case client.EventBookmark:
+	default:
+		f.change++
+		f.put(e.Object.Key, chosen, fails)
+		if f.coming != nil {
+			return
+		}
+	}
+	f.wake()
+}
+
+// put takes in a key. f.mu is locked.
+func (f *feed) put(key string, chosen, fails bool) {
+	if fails {
+		f.failed[key] = true
+	} else {
+		delete(f.failed, key)
+	}
+	into := f.keys
+	if f.coming != nil {
+		into = f.coming
+	}
+	_, known := into[key]
+	switch {
+	case chosen:
+		into[key] = f.change
+	case known:
+		delete(into, key)
+	}
+	if known != chosen && f.coming == nil {
+		f.set, f.stale = f.change, true
+	}
+}
+
+// all are the keys in order, and the number of the last change of which there are.
+func (f *feed) all() ([]string, uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stale {
+		f.sorted = sortedKeys(f.sorted, f.keys)
+		f.stale = false
+	}
+	return f.sorted, f.set
+}
+
+// sortedKeys are the keys of a map in order. Most of them are in a list that is in order.
+func sortedKeys(was []string, keys map[string]uint64) []string {
+	out := make([]string, 0, len(keys))
+	have := make(map[string]struct{}, len(keys))
+	for _, key := range was {
+		if _, is := keys[key]; is {
+			out = append(out, key)
+			have[key] = struct{}{}
+		}
+	}
+	var more []string
+	for key := range keys {
+		if _, is := have[key]; !is {
+			more = append(more, key)
+		}
+	}
+	slices.Sort(more)
+	return merged(out, more)
+}
+
+// merged is one list in order of two.
+func merged(a, b []string) []string {
+	if len(b) == 0 {
+		return a
+	}
+	out := make([]string, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if strings.Compare(a[0], b[0]) < 0 {
+			out, a = append(out, a[0]), a[1:]
+		} else {
+			out, b = append(out, b[0]), b[1:]
+		}
+	}
+	return append(append(out, a...), b...)
+}
+
+// shown is the feed as one reader needs it.
+type shown struct {
+	changes         []uint64 // of the keys asked for; 0 where a key is not there any more
+	revision, upper client.Revision
+	state           string
+	failed          int
+	err             error
+}
+
+func (f *feed) look(keys []string) shown {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := shown{changes: make([]uint64, len(keys)), revision: f.revision, upper: f.upper, state: "serving", failed: len(f.failed), err: f.err}
+	for i, key := range keys {
+		s.changes[i] = f.keys[key]
+	}
+	switch {
+	case !f.synced:
+		s.state = "loading"
+	case f.lagging:
+		s.state = "lagging"
+	}
+	return s
+}
+
+// watched is a channel that has something whenever the feed has changed, until stop.
+func (f *feed) watched() (wake chan struct{}, stop func()) {
+	wake = make(chan struct{}, 1)
+	f.mu.Lock()
+	f.readers[wake] = struct{}{}
+	f.mu.Unlock()
+	return wake, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.readers, wake)
+	}
+}
+
+// Collection shows a range of a collection's objects.
+func (h *Hub) Collection(ctx context.Context, v *consolev1.CollectionView, changed func()) (Reader, error) {
+	q := question{v.GetCollection(), v.GetNamespace(), v.GetLabelSelector(), v.GetIndex(), v.GetIndexValue(), v.GetCel()}
+	if err := checkRange(v.GetLimit()); err != nil {
+		return nil, err
+	}
+	filter, err := compile(v.GetCel())
+	if err != nil {
+		return nil, err
+	}
+	q.collection = h.resolve(ctx, q.collection)
+	s, release := h.share("collection\x00"+strings.Join([]string{q.collection, q.namespace, q.labels, q.index, q.value, q.cel}, "\x00"), func() source { return newFeed(h, q, filter) })
+	return h.newRows(s.(*feed), v, changed, release), nil //nolint:forcetypeassert // as in polled
+}
+

@@ -1,0 +1,129 @@
+package view
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+)
+
+// Object shows one object.
+func (h *Hub) Object(ctx context.Context, v *consolev1.ObjectView, changed func()) (Reader, error) {
+	key, err := delta.ParseKey(v.GetKey())
+	if err != nil {
+		return nil, rpc.InvalidField("key", err)
+	}
+	collection := h.resolve(ctx, v.GetCollection())
+	s, release := h.share("object\x00"+collection+"\x00"+string(key), func() source {
+		return &object{h: h, collection: collection, key: key, sooner: make(chan struct{}, 1)}
+	})
+	return s.(*object).read(changed, release), nil //nolint:forcetypeassert // as in polled
+}
+
+// object is one object, by a watch where the caller may watch, and else asked again and again.
+type object struct {
+	latest
+	h          *Hub
+	collection string
+	key        delta.Key
+	sooner     chan struct{}
+	last       client.Object // for run alone
+}
+
+func (o *object) soon() {
+	select {
+	case o.sooner <- struct{}{}:
+	default:
+	}
+}
+
+func (o *object) run(ctx context.Context) {
+	options := client.WatchOptions{
+		Namespace: o.key.Namespace(), FieldSelector: "metadata.name=" + o.key.Name(), Log: o.h.log,
+		OnRetry: func(r client.WatchRetry) { o.fail(r.Err) },
+	}
+	for ctx.Err() == nil {
+		wait := againAfter
+		for e, err := range o.h.index.Watch(ctx, o.collection, options) {
+			if err != nil {
+				wait = o.without(ctx, err)
+				break
+			}
+			o.take(&e)
+		}
+		within, cancel := context.WithTimeout(ctx, wait)
+		select {
+		case <-within.Done():
+		case <-o.sooner:
+		}
+		cancel()
+	}
+}
+
+func (o *object) take(e *client.Event) {
+	switch e.Type {
+	case client.EventAdded, client.EventUpdated:
+		o.last = e.Object
+		o.show(true)
+	case client.EventDeleted:
+		if e.Object.Payload != nil {
+			o.last = e.Object
+		}
+		o.show(false)
+	case client.EventGap:
+		o.last = client.Object{}
+	case client.EventInitialEnd:
+		o.show(o.last.Key != "")
+	case client.EventBookmark:
+	}
+}
+
+// without asks for an object that may not be watched, and returns when to ask again.
+func (o *object) without(ctx context.Context, refused error) time.Duration {
+	if rpc.Code(refused) != codes.PermissionDenied {
+		o.fail(refused)
+		return againAfter
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	found, _, err := o.h.index.Find(ctx, o.collection, string(o.key), client.ReadOptions{})
+	switch {
+	case err != nil:
+		o.fail(err)
+	case found == nil:
+		o.show(false)
+	default:
+		o.last = *found
+		o.show(true)
+	}
+	return every
+}
+
+// show shows the last version.
+func (o *object) show(present bool) {
+	out := &consolev1.Object{
+		Collection: o.collection, Key: string(o.key), Present: present, ResourceVersion: o.last.ResourceVersion, Uid: o.last.UID, Quarantined: o.last.Quarantined,
+	}
+	if len(o.last.Payload) > 0 {
+		text, err := yaml.JSONToYAML(o.last.Payload)
+		if err != nil {
+			text = o.last.Payload
+		}
+		out.Yaml = string(text)
+	}
+	o.mu.Lock()
+	was := o.state.GetObject()
+	o.mu.Unlock()
+	out.SeenAt = timestamppb.Now()
+	if was != nil && was.GetResourceVersion() == out.GetResourceVersion() && was.GetPresent() == present && was.GetYaml() == out.GetYaml() {
+		out.SeenAt = was.GetSeenAt()
+	}
+	o.set(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Object{Object: out}})
+}
