@@ -51,6 +51,7 @@ func (s *Service) register(mux *http.ServeMux) {
 	mux.Handle(consolev1.ConsoleService_Open_FullMethodName, deadlines(connect.NewServerStreamHandler(consolev1.ConsoleService_Open_FullMethodName, s.open, options...)))
 	unary(s, mux, options, consolev1.ConsoleService_Subscribe_FullMethodName, s.subscribe)
 	unary(s, mux, options, consolev1.ConsoleService_Unsubscribe_FullMethodName, s.unsubscribe)
+	unary(s, mux, options, consolev1.ConsoleService_Search_FullMethodName, s.search)
 	unary(s, mux, options, consolev1.ConsoleService_ActOnKeys_FullMethodName, s.actOnKeys)
 	unary(s, mux, options, consolev1.ConsoleService_ActOnQueue_FullMethodName, s.actOnQueue)
 }

@@ -156,7 +156,9 @@ func TestWhatCannotBeAskedOfACollectionIsRefusedOrSaid(t *testing.T) {
 	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "dev/nothing.v1", Limit: 5}))
 	p.until("that there is no such collection", func(m *consolev1.OpenResponse) bool { return m.GetFailure().GetReason() == "COLLECTION_NOT_FOUND" })
 	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "configmaps", LabelSelector: "a in", Limit: 5}))
-	p.until("that the selector is wrong", func(m *consolev1.OpenResponse) bool { return m.GetFailure().GetCode() == int32(connect.CodeInvalidArgument) })
+	p.until("that the selector is wrong", func(m *consolev1.OpenResponse) bool {
+		return m.GetFailure().GetCode() == int32(connect.CodeInvalidArgument)
+	})
 	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "configmaps", Cel: `object.data.missing == "x"`, Limit: 5}))
 	p.until("on how many objects the expression fails", func(m *consolev1.OpenResponse) bool { return m.GetRows().GetFailed() == 1 })
 }

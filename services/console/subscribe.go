@@ -37,6 +37,16 @@ func subscribe(ctx context.Context, one *session.Session, r *consolev1.Subscribe
 		open = with(ctx, h.Collection, v.Collection)
 	case *consolev1.SubscribeRequest_Object:
 		open = with(ctx, h.Object, v.Object)
+	case *consolev1.SubscribeRequest_Queue:
+		open = with(ctx, h.Queue, v.Queue)
+	case *consolev1.SubscribeRequest_Key:
+		open = with(ctx, h.Key, v.Key)
+	case *consolev1.SubscribeRequest_Nodes:
+		open = with(ctx, h.Nodes, v.Nodes)
+	case *consolev1.SubscribeRequest_Traces:
+		open = with(ctx, h.Traces, v.Traces)
+	case *consolev1.SubscribeRequest_Trace:
+		open = with(ctx, h.Trace, v.Trace)
 	default:
 		return rpc.InvalidArgument("view", "is required, and must be one that this console knows")
 	}
@@ -60,4 +70,10 @@ func (s *Service) unsubscribe(_ context.Context, w who, r *consolev1.Unsubscribe
 	}
 	one.Unsubscribe(r.GetSubscription())
 	return &consolev1.UnsubscribeResponse{}, nil
+}
+
+func (s *Service) search(ctx context.Context, w who, r *consolev1.SearchRequest) (*consolev1.SearchResponse, error) {
+	h := view.NewHub(ctx, s.parts(w), nil, s.log)
+	defer h.Close()
+	return h.Search(ctx, r.GetText())
 }

@@ -278,4 +278,3 @@ func (h *Hub) Collection(ctx context.Context, v *consolev1.CollectionView, chang
 	s, release := h.share("collection\x00"+strings.Join([]string{q.collection, q.namespace, q.labels, q.index, q.value, q.cel}, "\x00"), func() source { return newFeed(h, q, filter) })
 	return h.newRows(s.(*feed), v, changed, release), nil //nolint:forcetypeassert // as in polled
 }
-

@@ -89,11 +89,12 @@ func (r *latestReader) Close() {
 type poll struct {
 	latest
 	ask    func(context.Context) (*consolev1.OpenResponse, error)
+	every  time.Duration
 	sooner chan struct{}
 }
 
 func newPoll(ask func(context.Context) (*consolev1.OpenResponse, error)) *poll {
-	return &poll{ask: ask, sooner: make(chan struct{}, 1)}
+	return &poll{ask: ask, every: every, sooner: make(chan struct{}, 1)}
 }
 
 func (p *poll) run(ctx context.Context) {
@@ -117,7 +118,7 @@ func (p *poll) run(ctx context.Context) {
 		default:
 			p.set(state)
 		}
-		timer.Reset(every)
+		timer.Reset(p.every)
 	}
 }
 

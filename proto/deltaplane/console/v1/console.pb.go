@@ -31,7 +31,7 @@ const (
 	FoundKind_FOUND_KIND_UNSPECIFIED FoundKind = 0
 	// A collection, by a part of its name or by one of its other names.
 	FoundKind_FOUND_KIND_COLLECTION FoundKind = 1
-	// An object, by its whole key, or by its name in the namespaces of other finds.
+	// An object, by its whole key, or by a part of it in a collection that is not large.
 	FoundKind_FOUND_KIND_OBJECT FoundKind = 2
 	// A queue, by a part of its name.
 	FoundKind_FOUND_KIND_QUEUE FoundKind = 3

@@ -57,8 +57,9 @@ type ConsoleServiceClient interface {
 	// Unsubscribe ends a subscription. To end one that is not there is no error. An update that was
 	// under way may still come.
 	Unsubscribe(ctx context.Context, in *UnsubscribeRequest, opts ...grpc.CallOption) (*UnsubscribeResponse, error)
-	// Search finds collections, queues, nodes, objects and keys of queues by a part of their names;
-	// objects and keys of queues by their whole keys.
+	// Search finds collections, queues and nodes by a part of their names, and keys of queues and
+	// objects by their whole keys. Objects of collections that are not large are found by a part of
+	// their keys as well. "COLLECTION KEY" finds objects of one collection.
 	Search(ctx context.Context, in *SearchRequest, opts ...grpc.CallOption) (*SearchResponse, error)
 	// ActOnKeys does something with keys of a queue.
 	ActOnKeys(ctx context.Context, in *ActOnKeysRequest, opts ...grpc.CallOption) (*ActOnKeysResponse, error)
@@ -171,8 +172,9 @@ type ConsoleServiceServer interface {
 	// Unsubscribe ends a subscription. To end one that is not there is no error. An update that was
 	// under way may still come.
 	Unsubscribe(context.Context, *UnsubscribeRequest) (*UnsubscribeResponse, error)
-	// Search finds collections, queues, nodes, objects and keys of queues by a part of their names;
-	// objects and keys of queues by their whole keys.
+	// Search finds collections, queues and nodes by a part of their names, and keys of queues and
+	// objects by their whole keys. Objects of collections that are not large are found by a part of
+	// their keys as well. "COLLECTION KEY" finds objects of one collection.
 	Search(context.Context, *SearchRequest) (*SearchResponse, error)
 	// ActOnKeys does something with keys of a queue.
 	ActOnKeys(context.Context, *ActOnKeysRequest) (*ActOnKeysResponse, error)
