@@ -37,6 +37,7 @@ var rules = []rpc.Rule{
 	{Is: session.ErrOver, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
 	{Is: session.ErrTooManySessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
 	{Is: session.ErrTooManySubscriptions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SUBSCRIPTIONS"},
+	{Is: view.ErrTooManyViews, Code: codes.ResourceExhausted, Reason: "TOO_MANY_VIEWS"},
 }
 
 // register has a mux serve the calls.

@@ -27,7 +27,7 @@ func newMetrics(r prometheus.Registerer, sessions *session.Manager) (*metrics, e
 	}
 	return m, errors.Join(
 		r.Register(m.calls), r.Register(m.updates),
-		r.Register(gauge("deltaplane_console_sessions", "Open pages of the console.", func() int { n, _, _ := sessions.Count(); return n })),
-		r.Register(gauge("deltaplane_console_followed", "Watches and questions that the console keeps up for its pages.", func() int { _, _, n := sessions.Count(); return n })),
+		r.Register(gauge("deltaplane_console_sessions", "Open pages of the console.", func() int { n, _ := sessions.Count(); return n })),
+		r.Register(gauge("deltaplane_console_followed", "Watches and questions that the console keeps up for its pages.", func() int { _, n := sessions.Count(); return n })),
 	)
 }

@@ -118,7 +118,10 @@ func TestACallerDoesWhatItsOwnTokenPermitsAndNotWhatTheConsolesCertificateDoes(t
 	r.token = alice
 	p := r.open()
 	p.subscribe(1, queuesView())
-	p.until("the queues", func(m *consolev1.OpenResponse) bool { q := m.GetQueues().GetQueues(); return len(q) == 1 && q[0].GetPaused() })
+	p.until("the queues", func(m *consolev1.OpenResponse) bool {
+		q := m.GetQueues().GetQueues()
+		return len(q) == 1 && q[0].GetPaused()
+	})
 	r.token = ""
 	p = r.open()
 	p.subscribe(1, queuesView())

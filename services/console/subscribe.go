@@ -26,9 +26,9 @@ func subscribe(ctx context.Context, one *session.Session, r *consolev1.Subscribe
 	var open func(changed func()) (view.Reader, error)
 	switch v := r.GetView().(type) {
 	case *consolev1.SubscribeRequest_Flow:
-		open = plain(h.Flow)
+		open = h.Flow
 	case *consolev1.SubscribeRequest_Queues:
-		open = plain(h.Queues)
+		open = h.Queues
 	case *consolev1.SubscribeRequest_Collection:
 		ranged, err := one.Range(r.GetSubscription(), v.Collection)
 		if ranged || err != nil {
@@ -51,11 +51,6 @@ func subscribe(ctx context.Context, one *session.Session, r *consolev1.Subscribe
 		return rpc.InvalidArgument("view", "is required, and must be one that this console knows")
 	}
 	return one.Subscribe(r.GetSubscription(), open)
-}
-
-// plain is a view that needs nothing to be asked for.
-func plain(open func(func()) view.Reader) func(func()) (view.Reader, error) {
-	return func(changed func()) (view.Reader, error) { return open(changed), nil }
 }
 
 // with is a view of something that is asked for.

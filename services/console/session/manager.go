@@ -96,12 +96,12 @@ func (m *Manager) Soon(caller string) {
 	}
 }
 
-// Open sessions and what they follow, for metrics.
-func (m *Manager) Count() (sessions, callers, shared int) {
+// Count is how many sessions are open, and how many things are followed for them.
+func (m *Manager) Count() (sessions, followed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, one := range m.callers {
-		shared += one.hub.Shared()
+		followed += one.hub.Shared()
 	}
-	return len(m.sessions), len(m.callers), shared
+	return len(m.sessions), followed
 }

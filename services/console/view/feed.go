@@ -275,6 +275,9 @@ func (h *Hub) Collection(ctx context.Context, v *consolev1.CollectionView, chang
 		return nil, err
 	}
 	q.collection = h.resolve(ctx, q.collection)
-	s, release := h.share("collection\x00"+strings.Join([]string{q.collection, q.namespace, q.labels, q.index, q.value, q.cel}, "\x00"), func() source { return newFeed(h, q, filter) })
+	s, release, err := h.share("collection\x00"+strings.Join([]string{q.collection, q.namespace, q.labels, q.index, q.value, q.cel}, "\x00"), func() source { return newFeed(h, q, filter) })
+	if err != nil {
+		return nil, err
+	}
 	return h.newRows(s.(*feed), v, changed, release), nil //nolint:forcetypeassert // as in polled
 }

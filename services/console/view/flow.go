@@ -23,7 +23,7 @@ import (
 const mostWorked = 50
 
 // Flow shows the whole pipeline.
-func (h *Hub) Flow(changed func()) Reader {
+func (h *Hub) Flow(changed func()) (Reader, error) {
 	return h.polled("flow", changed, func() *poll {
 		f := &flow{h: h, rates: map[string]*rate{}}
 		return newPoll(f.ask)

@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -65,6 +66,12 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
+// mostShared is how many things are followed for one caller.
+const mostShared = 128
+
+// ErrTooManyViews refuses to follow one thing more for a caller.
+var ErrTooManyViews = errors.New("as many things are followed for this caller as may be")
+
 // source is something live.
 type source interface {
 	// run follows it until ctx ends.
@@ -82,10 +89,13 @@ type shared struct {
 
 // share returns the source of a name, which make makes where nobody has it yet, and what gives it
 // back.
-func (h *Hub) share(name string, make func() source) (s source, release func()) {
+func (h *Hub) share(name string, make func() source) (s source, release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.shared[name]
+	if one == nil && len(h.shared) >= mostShared {
+		return nil, nil, ErrTooManyViews
+	}
 	if one == nil {
 		one = &shared{source: make()}
 		var ctx context.Context
@@ -101,7 +111,7 @@ func (h *Hub) share(name string, make func() source) (s source, release func()) 
 			one.cancel()
 			delete(h.shared, name)
 		}
-	})
+	}), nil
 }
 
 // Soon has everything that is asked again and again asked now: something was done to it.

@@ -34,7 +34,7 @@ func (h *Hub) Key(_ context.Context, v *consolev1.KeyView, changed func()) (Read
 			}
 			return &consolev1.OpenResponse{Content: &consolev1.OpenResponse_Key{Key: out}}, nil
 		})
-	}), nil
+	})
 }
 
 var stateOf = map[workqueue.State]consolev1.KeyState{

@@ -24,9 +24,12 @@ const mostOfNode = 100
 
 // Nodes shows the nodes of a cluster, or of all.
 func (h *Hub) Nodes(_ context.Context, v *consolev1.NodesView, changed func()) (Reader, error) {
-	s, release := h.share("nodes\x00"+v.GetCluster(), func() source {
+	s, release, err := h.share("nodes\x00"+v.GetCluster(), func() source {
 		return &nodes{h: h, cluster: v.GetCluster(), clusters: map[string]*clusterNodes{}, sooner: make(chan struct{}, 1)}
 	})
+	if err != nil {
+		return nil, err
+	}
 	return s.(*nodes).read(changed, release), nil //nolint:forcetypeassert // as in polled
 }
 
@@ -223,5 +226,5 @@ func taintText(t taint.Taint) string {
 	if t.Value != "" {
 		text += "=" + t.Value
 	}
-	return text + ":" + string(t.Effect)
+	return text + ":" + t.Effect
 }

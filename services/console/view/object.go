@@ -21,9 +21,12 @@ func (h *Hub) Object(ctx context.Context, v *consolev1.ObjectView, changed func(
 		return nil, rpc.InvalidField("key", err)
 	}
 	collection := h.resolve(ctx, v.GetCollection())
-	s, release := h.share("object\x00"+collection+"\x00"+string(key), func() source {
+	s, release, err := h.share("object\x00"+collection+"\x00"+string(key), func() source {
 		return &object{h: h, collection: collection, key: key, sooner: make(chan struct{}, 1)}
 	})
+	if err != nil {
+		return nil, err
+	}
 	return s.(*object).read(changed, release), nil //nolint:forcetypeassert // as in polled
 }
 

@@ -130,9 +130,12 @@ func (p *poll) soon() {
 }
 
 // polled is a reader of what is asked again and again, shared under a name.
-func (h *Hub) polled(name string, changed func(), make func() *poll) Reader {
-	s, release := h.share(name, func() source { return make() })
-	return s.(*poll).read(changed, release) //nolint:forcetypeassert // a name has sources of one kind
+func (h *Hub) polled(name string, changed func(), make func() *poll) (Reader, error) {
+	s, release, err := h.share(name, func() source { return make() })
+	if err != nil {
+		return nil, err
+	}
+	return s.(*poll).read(changed, release), nil //nolint:forcetypeassert // a name has sources of one kind
 }
 
 // failed says that a view cannot be shown at present.

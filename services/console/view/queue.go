@@ -44,7 +44,7 @@ func (h *Hub) Queue(_ context.Context, v *consolev1.QueueView, changed func()) (
 			p.every = 3 * every
 		}
 		return p
-	}), nil
+	})
 }
 
 func (h *Hub) queue(ctx context.Context, v *consolev1.QueueView) (*consolev1.Queue, error) {

@@ -7,7 +7,7 @@ import (
 )
 
 // Queues shows all queues.
-func (h *Hub) Queues(changed func()) Reader {
+func (h *Hub) Queues(changed func()) (Reader, error) {
 	return h.polled("queues", changed, func() *poll {
 		return newPoll(func(ctx context.Context) (*consolev1.OpenResponse, error) {
 			answer, err := h.listQueues(ctx)

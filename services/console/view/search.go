@@ -164,7 +164,7 @@ func (s *search) get(ctx context.Context, c *indexv1.CollectionStatus) {
 	}
 }
 
-// missed says that a collection could not be searched. One that the caller may not see is not there.
+// missed says that a collection could not be searched. What the caller may not see is not there.
 func (s *search) missed(c *indexv1.CollectionStatus, err error) {
 	switch rpc.Reason(err) {
 	case "COLLECTION_NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT":

@@ -24,7 +24,7 @@ type columns struct {
 	ages  bool // cells beside the age depend on the time
 }
 
-// columnsOf are the columns of a collection: those of kubectl for a built-in resource, and else those
+// columnsOf are the columns of a collection: kubectl's for a built-in resource, and else those
 // of its definition where that is mirrored and shown to the caller.
 func (h *Hub) columnsOf(ctx context.Context, collection string, wide bool) *columns {
 	c, err := delta.ParseCollection(collection)

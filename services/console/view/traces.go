@@ -29,7 +29,7 @@ func (h *Hub) Traces(_ context.Context, v *consolev1.TracesView, changed func())
 			}
 			return &consolev1.OpenResponse{Content: &consolev1.OpenResponse_Traces{Traces: out}}, nil
 		})
-	}), nil
+	})
 }
 
 // Trace shows one trace.
@@ -49,5 +49,5 @@ func (h *Hub) Trace(_ context.Context, v *consolev1.TraceView, changed func()) (
 			}
 			return &consolev1.OpenResponse{Content: &consolev1.OpenResponse_Trace{Trace: out}}, nil
 		})
-	}), nil
+	})
 }

@@ -44,7 +44,8 @@ const (
 // Errors are those of the services that were asked, with their codes, reasons (ErrorInfo) and
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND
 // SESSION_NOT_FOUND when the session is over or somebody else's; RESOURCE_EXHAUSTED
-// TOO_MANY_SESSIONS or TOO_MANY_SUBSCRIPTIONS.
+// TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS, or TOO_MANY_VIEWS when the pages of the caller show
+// too many different things together.
 type ConsoleServiceClient interface {
 	// Open begins a session, which ends with the stream. Its first message is Opened; then come
 	// updates of what is subscribed to, and a heartbeat at least every 10 s. A reader that is slow
@@ -159,7 +160,8 @@ func (c *consoleServiceClient) ActOnQueue(ctx context.Context, in *ActOnQueueReq
 // Errors are those of the services that were asked, with their codes, reasons (ErrorInfo) and
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND
 // SESSION_NOT_FOUND when the session is over or somebody else's; RESOURCE_EXHAUSTED
-// TOO_MANY_SESSIONS or TOO_MANY_SUBSCRIPTIONS.
+// TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS, or TOO_MANY_VIEWS when the pages of the caller show
+// too many different things together.
 type ConsoleServiceServer interface {
 	// Open begins a session, which ends with the stream. Its first message is Opened; then come
 	// updates of what is subscribed to, and a heartbeat at least every 10 s. A reader that is slow
