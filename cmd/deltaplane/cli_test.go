@@ -67,7 +67,7 @@ func startUp(t *testing.T, more ...string) *running {
 			"up", "--data-dir", dir, "--no-demo", "--nats-listen", "off", "--api-listen", api,
 			"--index-listen", index, "--queue-listen", queue, "--reflector-listen", reflector,
 			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
-			"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off",
+			"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off", "--console-listen", "127.0.0.1:0", "--console-admin-listen", "off",
 		}, more...), streams{In: strings.NewReader(""), Out: r.out, Err: r.out})
 	}()
 	t.Cleanup(func() {

@@ -32,7 +32,7 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", "127.0.0.1:0",
 			"--index-listen", ports[0], "--queue-listen", ports[1], "--reflector-listen", ports[2],
 			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
-			"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off",
+			"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off", "--console-listen", "127.0.0.1:0", "--console-admin-listen", "off",
 		}
 		return append(all, args...)
 	}

@@ -67,7 +67,7 @@ func startUp(t *testing.T) *up {
 		}
 		u.admin[component] = listen(flag + "-admin-listen")
 	}
-	args = append(args, "--nodes-admin-listen", "off", "--nats-listen", "off", "--index-memory-budget", "1Gi")
+	args = append(args, "--nodes-admin-listen", "off", "--console-listen", "127.0.0.1:0", "--console-admin-listen", "off", "--nats-listen", "off", "--index-memory-budget", "1Gi")
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)

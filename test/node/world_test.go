@@ -166,7 +166,7 @@ func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, err
 		"up", "--nodes", "0", "--no-demo", "--data-dir", filepath.Join(w.dir, "plane"),
 		"--index-listen", ports[1], "--queue-listen", ports[2], "--reflector-listen", ports[3], "--nats-listen", ports[4],
 		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
-		"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off",
+		"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off", "--console-listen", "127.0.0.1:0", "--console-admin-listen", "off",
 		"--node-monitor-grace-period", "10s", "--node-eviction-rate", "10", "--log-level", "info",
 	}
 	if on.real {

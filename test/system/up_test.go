@@ -187,6 +187,7 @@ func (u *upTarget) upArgs() []string {
 		"--index-admin-listen", u.ports["index-admin"], "--queue-admin-listen", u.ports["queue-admin"],
 		"--reflector-admin-listen", u.ports["reflector-admin"], "--controllers-admin-listen", u.ports["controllers-admin"],
 		"--nodes-admin-listen", u.ports["nodes-admin"], "--gateway-listen", u.ports["gateway"], "--gateway-admin-listen", "off",
+		"--console-listen", "127.0.0.1:0", "--console-admin-listen", "off",
 	}
 	if u.apart != "" {
 		a = append(a, "--skip", u.apart)

@@ -68,7 +68,7 @@ func startDeltaplane(kubeconfig []byte) (index, queue *grpc.ClientConn) {
 		"--resources", "sites.example.com", "--resources", "configmaps",
 		"--index-listen", indexAddr, "--queue-listen", queueAddr, "--reflector-listen", freeAddress(), "--nats-listen", "off",
 		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
-		"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off")
+		"--gateway-listen", "127.0.0.1:0", "--gateway-admin-listen", "off", "--console-listen", "127.0.0.1:0", "--console-admin-listen", "off")
 	up.Stdout, up.Stderr = GinkgoWriter, GinkgoWriter
 	Expect(up.Start()).To(Succeed())
 	DeferCleanup(func() {
