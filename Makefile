@@ -352,6 +352,30 @@ chart-render: ## write deploy/kubernetes and deploy/rbac.yaml, which are made of
 chart-test: deps ## the chart: lint, what it renders with many values, that what is made of it is unchanged; with DELTAPLANE_KUBE=1 its installation
 	cd test/helm && go mod tidy -diff && go vet ./... && go test -vet=off -count=1 -timeout $(TIMEOUT) ./...
 
+##### the console's pages (services/console/web, built by services/console/build, a module of its own) #####
+
+WEB := services/console/web
+
+# Node is taken from the machine; a fresh Debian machine gets it installed as root.
+.PHONY: console-deps console-checked console verify-console
+console-deps: $(BUF)
+	@command -v npm >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing nodejs npm"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; } >/dev/null; \
+	  else echo "The console's pages are built with Node 20 and npm on PATH."; exit 1; fi; }
+	@cd $(WEB) && if ! cmp -s package-lock.json node_modules/.deltaplane-lock; then \
+	  npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.deltaplane-lock; fi
+
+console-checked: console-deps
+	@cd $(WEB) && $(BIN)/buf generate && node node_modules/typescript/bin/tsc
+
+console: console-checked ## check and bundle the console's pages into services/console/assets, which are committed
+	@cd services/console/build && go run . -root ..
+
+verify-console: console-checked ## fail when services/console/assets is not what its sources make, or is too large
+	@cd services/console/build && go mod tidy -diff && go vet . && go run . -root .. -check
+
 ##### compose #####
 
 .PHONY: compose-up compose-down compose-test

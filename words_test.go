@@ -102,7 +102,7 @@ func TestSourcesUseStandardWords(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); name == "testdata" || name != "." && name != ".ci" && strings.HasPrefix(name, ".") {
+			if name := d.Name(); foreign(name) || name != ".ci" && hidden(name) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -148,6 +148,11 @@ func (u unword) find(text []byte) []int {
 	return u.form.FindIndex(text)
 }
 
+// foreign reports whether what a folder has is data, or written by others.
+func foreign(folder string) bool { return folder == "testdata" || folder == "node_modules" }
+
+func hidden(folder string) bool { return folder != "." && strings.HasPrefix(folder, ".") }
+
 // prose reports whether people read and write a file; this one has to name the words.
 func prose(path string) bool {
 	switch filepath.Ext(path) {
@@ -173,7 +178,7 @@ func TestCommentsHaveShortLines(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); name == "testdata" || name != "." && strings.HasPrefix(name, ".") {
+			if name := d.Name(); foreign(name) || hidden(name) {
 				return filepath.SkipDir
 			}
 			return nil

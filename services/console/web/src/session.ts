@@ -1,0 +1,190 @@
+import { Code, ConnectError, createClient, type Client, type Interceptor } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-web";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { signal } from "@preact/signals";
+import { ConsoleService, type Failure, type Opened, type OpenResponse, type SubscribeRequestSchema } from "../gen/deltaplane/console/v1/console_pb";
+
+export type View = NonNullable<MessageInitShape<typeof SubscribeRequestSchema>["view"]>;
+export type Content = OpenResponse["content"];
+
+/** How the connection to the console's server is. */
+export type Link =
+  | { is: "connecting" }
+  | { is: "live" }
+  | { is: "lost"; since: number; known: number; why: string; again: number }
+  | { is: "signed-out"; why: string };
+
+/** How a view is shown: what came last, and why nothing newer comes. */
+export interface News {
+  content?: Content;
+  at?: number;
+  failure?: Failure;
+}
+
+interface Subscription {
+  view: View;
+  notify: (news: News) => void;
+}
+
+const tokenName = "deltaplane.token";
+
+/** The server says something at least every 10 s; after this long the connection counts as lost. */
+const silence = 25_000;
+const firstWait = 500;
+const longestWait = 15_000;
+
+export const link = signal<Link>({ is: "connecting" });
+export const opened = signal<Opened | undefined>(undefined);
+
+const bearer: Interceptor = (next) => (request) => {
+  const token = sessionStorage.getItem(tokenName);
+  if (token) request.header.set("Authorization", "Bearer " + token);
+  return next(request);
+};
+
+const transport = createConnectTransport({
+  baseUrl: new URL(".", location.href.split("#")[0]).href.replace(/\/$/, ""),
+  useBinaryFormat: true,
+  interceptors: [bearer],
+});
+
+export const client: Client<typeof ConsoleService> = createClient(ConsoleService, transport);
+
+const subscriptions = new Map<number, Subscription>();
+let number = 0;
+let session = "";
+let wake: (() => void) | undefined;
+// When the connection last said something, and when a message last came.
+let heard = Date.now();
+let known = Date.now();
+
+export function signedIn(): boolean {
+  return sessionStorage.getItem(tokenName) !== null;
+}
+
+/** Keeps the token until the tab is closed, and connects with it. */
+export function signIn(token: string): void {
+  sessionStorage.setItem(tokenName, token);
+  link.value = { is: "connecting" };
+  wake?.();
+}
+
+export function signOut(): void {
+  sessionStorage.removeItem(tokenName);
+  location.reload();
+}
+
+/** Connects now instead of when the wait is over. */
+export function retry(): void {
+  wake?.();
+}
+
+/** A view that is kept over reconnects until it is ended. */
+export class Watching {
+  readonly #number: number;
+
+  constructor(view: View, notify: (news: News) => void) {
+    this.#number = ++number;
+    subscriptions.set(this.#number, { view, notify });
+    send(this.#number);
+  }
+
+  /** Asks for something else under the same number: another range of the same rows. */
+  replace(view: View): void {
+    const s = subscriptions.get(this.#number);
+    if (!s) return;
+    s.view = view;
+    send(this.#number);
+  }
+
+  end(): void {
+    subscriptions.delete(this.#number);
+    if (session) client.unsubscribe({ session, subscription: this.#number }).catch(() => undefined);
+  }
+}
+
+function send(subscription: number): void {
+  const s = subscriptions.get(subscription);
+  const at = session;
+  if (!s || !at) return;
+  client.subscribe({ session: at, subscription, view: s.view }).catch((e: unknown) => {
+    // A session that is over gets its subscriptions again when the next one begins.
+    if (session !== at || subscriptions.get(subscription) !== s) return;
+    const error = ConnectError.from(e);
+    if (error.code === Code.Unauthenticated) { refuse(error); return; }
+    s.notify({ failure: failureOf(error) });
+  });
+}
+
+/** An error of a call in the form in which the stream says why a view fails. */
+export function failureOf(e: unknown): Failure {
+  const error = ConnectError.from(e);
+  return { $typeName: "deltaplane.console.v1.Failure", code: error.code, reason: "", message: error.rawMessage, retrying: false };
+}
+
+function refuse(error: ConnectError): void {
+  link.value = { is: "signed-out", why: error.rawMessage };
+}
+
+function receive(message: OpenResponse): void {
+  heard = known = Date.now();
+  const { content, subscription } = message;
+  if (content.case === "opened") {
+    opened.value = content.value;
+    session = content.value.session;
+    link.value = { is: "live" };
+    for (const n of subscriptions.keys()) send(n);
+    return;
+  }
+  const s = subscriptions.get(subscription);
+  if (!s || content.case === "heartbeat") return;
+  if (content.case === "failure") {
+    if ((content.value.code as Code) === Code.Unauthenticated) refuse(new ConnectError(content.value.message, Code.Unauthenticated));
+    s.notify({ failure: content.value });
+    return;
+  }
+  s.notify({ content, at: heard });
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((done) => {
+    const timer = setTimeout(end, ms);
+    function end() { clearTimeout(timer); wake = undefined; done(); }
+    wake = end;
+  });
+}
+
+/** Holds the one stream of this tab, and opens it again whenever it ends. */
+export async function connect(): Promise<never> {
+  let wait = firstWait;
+  let since = 0;
+  for (;;) {
+    const stop = new AbortController();
+    const guard = setInterval(() => { if (Date.now() - heard > silence) stop.abort(new Error("the server said nothing for 25 s")); }, 1000);
+    let why = "the server ended the connection";
+    heard = Date.now();
+    try {
+      for await (const message of client.open({}, { signal: stop.signal })) {
+        receive(message);
+        wait = firstWait;
+        since = 0;
+      }
+    } catch (e) {
+      const error = ConnectError.from(e);
+      if (error.code === Code.Unauthenticated) refuse(error);
+      why = stop.signal.aborted ? "the server said nothing for 25 s" : error.rawMessage;
+    }
+    clearInterval(guard);
+    session = "";
+    if (link.value.is === "signed-out") {
+      await pause(2 ** 30);
+      continue;
+    }
+    since ||= Date.now();
+    // A random part keeps the tabs of many people from returning at the same moment.
+    const rest = wait * (0.75 + Math.random() / 2);
+    link.value = { is: "lost", since, known, why, again: Date.now() + rest };
+    await pause(rest);
+    wait = Math.min(longestWait, wait * 2);
+  }
+}
