@@ -41,6 +41,20 @@ export function span(seconds: number | undefined): string {
   return `${Math.floor(s / 86400)}d ${Math.floor((s % 86400) / 3600)}h`;
 }
 
+/** An age in seconds as kubectl shows it: two digits or two units. */
+export function age(seconds: number): string {
+  const s = Math.max(0, Math.floor(seconds)), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
+  const two = (n: number, unit: string, rest: number, least: string) => n + unit + (rest > 0 ? rest + least : "");
+  if (s < 120) return s + "s";
+  if (m < 10) return two(m, "m", s % 60, "s");
+  if (m < 180) return m + "m";
+  if (h < 8) return two(h, "h", m % 60, "m");
+  if (h < 48) return h + "h";
+  if (d < 8) return two(d, "d", h % 24, "h");
+  if (d < 730) return d + "d";
+  return Math.floor(d / 365) + "y";
+}
+
 export function bytes(n: number): string {
   if (n < 1024) return n + " B";
   if (n < 1 << 20) return (n / 1024).toFixed(1) + " KiB";

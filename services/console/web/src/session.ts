@@ -54,6 +54,7 @@ const subscriptions = new Map<number, Subscription>();
 let number = 0;
 let session = "";
 let wake: (() => void) | undefined;
+let stop = new AbortController();
 // When the connection last said something, and when a message last came.
 let heard = Date.now();
 let known = Date.now();
@@ -66,7 +67,14 @@ export function signedIn(): boolean {
 export function signIn(token: string): void {
   sessionStorage.setItem(tokenName, token);
   link.value = { is: "connecting" };
+  stop.abort();
   wake?.();
+}
+
+/** Leads to the page on which a token is given. */
+export function askForToken(why: string): void {
+  link.value = { is: "signed-out", why };
+  stop.abort();
 }
 
 export function signOut(): void {
@@ -111,7 +119,7 @@ function send(subscription: number): void {
     // A session that is over gets its subscriptions again when the next one begins.
     if (session !== at || subscriptions.get(subscription) !== s) return;
     const error = ConnectError.from(e);
-    if (error.code === Code.Unauthenticated) { refuse(error); return; }
+    if (error.code === Code.Unauthenticated) { askForToken(error.rawMessage); return; }
     s.notify({ failure: failureOf(error) });
   });
 }
@@ -122,9 +130,6 @@ export function failureOf(e: unknown): Failure {
   return { $typeName: "deltaplane.console.v1.Failure", code: error.code, reason: "", message: error.rawMessage, retrying: false };
 }
 
-function refuse(error: ConnectError): void {
-  link.value = { is: "signed-out", why: error.rawMessage };
-}
 
 function receive(message: OpenResponse): void {
   heard = known = Date.now();
@@ -139,7 +144,7 @@ function receive(message: OpenResponse): void {
   const s = subscriptions.get(subscription);
   if (!s || content.case === "heartbeat") return;
   if (content.case === "failure") {
-    if ((content.value.code as Code) === Code.Unauthenticated) refuse(new ConnectError(content.value.message, Code.Unauthenticated));
+    if ((content.value.code as Code) === Code.Unauthenticated) askForToken(content.value.message);
     s.notify({ failure: content.value });
     return;
   }
@@ -159,8 +164,9 @@ export async function connect(): Promise<never> {
   let wait = firstWait;
   let since = 0;
   for (;;) {
-    const stop = new AbortController();
-    const guard = setInterval(() => { if (Date.now() - heard > silence) stop.abort(new Error("the server said nothing for 25 s")); }, 1000);
+    stop = new AbortController();
+    let silent = false;
+    const guard = setInterval(() => { if (Date.now() - heard > silence) { silent = true; stop.abort(); } }, 1000);
     let why = "the server ended the connection";
     heard = Date.now();
     try {
@@ -171,8 +177,8 @@ export async function connect(): Promise<never> {
       }
     } catch (e) {
       const error = ConnectError.from(e);
-      if (error.code === Code.Unauthenticated) refuse(error);
-      why = stop.signal.aborted ? "the server said nothing for 25 s" : error.rawMessage;
+      if (error.code === Code.Unauthenticated) askForToken(error.rawMessage);
+      why = silent ? "the server said nothing for 25 s" : error.rawMessage;
     }
     clearInterval(guard);
     session = "";
@@ -180,6 +186,8 @@ export async function connect(): Promise<never> {
       await pause(2 ** 30);
       continue;
     }
+    // Somebody signed in while the stream was open.
+    if (stop.signal.aborted && !silent) continue;
     since ||= Date.now();
     // A random part keeps the tabs of many people from returning at the same moment.
     const rest = wait * (0.75 + Math.random() / 2);

@@ -4,7 +4,7 @@ import { Badge, Fault, Head } from "../ui/bits";
 import { VirtualList, type Column } from "../ui/virtual";
 import { useRows, type Choice, type Range } from "../rows";
 import { useNow, useTitle } from "../view";
-import { count, plural, span } from "../format";
+import { age, count, plural } from "../format";
 import { go, place, refine, to, toObject } from "../route";
 import type { Row } from "../../gen/deltaplane/console/v1/views_pb";
 
@@ -15,9 +15,9 @@ function read(query: URLSearchParams): Record<Field, string> {
   return Object.fromEntries(fields.map((f) => [f, query.get(f) ?? ""])) as Record<Field, string>;
 }
 
-function age(cell: string, now: number): string {
+function since(cell: string, now: number): string {
   const t = Date.parse(cell);
-  return Number.isNaN(t) ? cell : span(Math.max(0, Math.floor((now - t) / 1000)));
+  return Number.isNaN(t) ? cell : age((now - t) / 1000);
 }
 
 /** Columns as the server names them, as wide as what stands in them. */
@@ -38,11 +38,11 @@ function columnsOf(range: Range, collection: string, now: number): Column<Row>[]
       name: c.name, rank, width: i === 0 ? `minmax(14ch, ${Math.max(20, widths[i]!)}fr)` : `minmax(${Math.min(8, widths[i]!)}ch, ${widths[i]}fr)`,
       cell: (r) => {
         if (i === 0) {
-          const name = r.key.slice(r.key.indexOf("/") + 1);
-          return <><a href={toObject(collection, r.key)} tabIndex={-1}>{name}</a>{r.deleting && <span class="quiet"> being deleted</span>}{r.fault && <Badge tone="failing">{r.fault}</Badge>}</>;
+          const cut = r.key.indexOf("/") + 1;
+          return <><span class="prefix">{r.key.slice(0, cut)}</span><a href={toObject(collection, r.key)} tabIndex={-1}>{r.key.slice(cut)}</a>{r.deleting && <span class="quiet"> being deleted</span>}{r.fault && <Badge tone="failing">{r.fault}</Badge>}</>;
         }
         const cell = r.cells[i] ?? "";
-        return c.age ? age(cell, now) : cell;
+        return c.age ? since(cell, now) : cell;
       },
     });
   });

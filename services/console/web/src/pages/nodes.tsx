@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { Badge, Facts, Fault, Head, Silence, toneOf, Waiting } from "../ui/bits";
 import { VirtualList, type Column } from "../ui/virtual";
 import { ms, seconds, useNow, useTitle, useView } from "../view";
-import { clock, count, plural, span } from "../format";
+import { age, count, plural, span } from "../format";
 import { place, refine, toCollection, toKey, toObject } from "../route";
 import type { Node } from "../../gen/deltaplane/console/v1/views_pb";
 
@@ -37,7 +37,7 @@ function Details({ node }: { node: Node }): VNode {
         ["Zone", node.zone],
         ["New pods", node.unschedulable && "kept away (unschedulable)"],
         ["Pods", node.pods !== undefined && <a href={toCollection(cluster, { index: "node", value: node.name })}>{plural(node.pods, "pod")}</a>],
-        ["There since", node.createdAt && clock(ms(node.createdAt)!)],
+        ["Age", node.createdAt && age((now - ms(node.createdAt)!) / 1000)],
         ["Object", <a href={toObject(node.collection, node.name)}>{node.collection}</a>],
       ]} />
       <h3>Taints</h3>

@@ -18,7 +18,7 @@ export function SignIn(): VNode {
   return (
     <div class="signin">
       <Head title="Sign in" />
-      {l.is === "signed-out" && signedIn() && <p class="note failing" role="alert"><strong>The token was refused.</strong> {sentence(l.why)}</p>}
+      {l.is === "signed-out" && l.why && signedIn() && <p class="note failing" role="alert"><strong>The token was refused.</strong> {sentence(l.why)}</p>}
       <form onSubmit={submit}>
         <label class="field">Bearer token
           <input ref={input} type="password" name="token" autocomplete="off" required aria-describedby="token-help" />

@@ -2,7 +2,7 @@ import type { ComponentChildren, VNode } from "preact";
 import { Code } from "@connectrpc/connect";
 import { Health, KeyState, type Silent } from "../../gen/deltaplane/console/v1/views_pb";
 import type { News } from "../session";
-import { link } from "../session";
+import { askForToken, link, signedIn } from "../session";
 import { clock } from "../format";
 
 export type Tone = "well" | "warning" | "failing" | "quiet" | "busy";
@@ -22,7 +22,7 @@ const states: Record<KeyState, [string, Tone]> = {
   [KeyState.READY]: ["ready", "busy"],
   [KeyState.DELAYED]: ["delayed", "warning"],
   [KeyState.PROCESSING]: ["leased", "well"],
-  [KeyState.DIRTY]: ["leased, added again", "well"],
+  [KeyState.DIRTY]: ["leased, dirty", "well"],
   [KeyState.DEAD]: ["dead", "failing"],
 };
 
@@ -56,7 +56,7 @@ export function Head({ title, over, children }: { title: ComponentChildren; over
 }
 
 const help: Partial<Record<Code, string>> = {
-  [Code.PermissionDenied]: "Your token does not permit it. Ask for the right, or sign in with another token.",
+  [Code.PermissionDenied]: "Ask for the right to see it, or sign in with a token that has it.",
   [Code.NotFound]: "Check the name. The search field finds what there is.",
   [Code.InvalidArgument]: "Change what is asked for.",
   [Code.Unavailable]: "Check that the service runs and that the console reaches it.",
@@ -69,9 +69,13 @@ const help: Partial<Record<Code, string>> = {
 /** Why a view cannot be shown, what helps, and of when what is shown is. */
 export function Fault({ failure, at }: { failure: News["failure"]; at?: number | undefined }): VNode | null {
   if (!failure) return null;
+  const denied = (failure.code as Code) === Code.PermissionDenied;
   return (
     <div class="note failing" role="alert">
-      <p><strong>{sentence(failure.message || "The server gave no reason.")}</strong> {help[failure.code as Code] ?? ""}</p>
+      <p>
+        <strong>{sentence(failure.message || "The server gave no reason.")}</strong> {help[failure.code as Code] ?? ""}
+        {denied && <> <button type="button" onClick={() => askForToken("")}>Sign in{signedIn() ? " with another token" : ""}</button></>}
+      </p>
       <p class="quiet">
         {failure.retrying ? "It is tried again by itself." : ""}
         {at ? ` What is shown was known at ${clock(at)}.` : ""}

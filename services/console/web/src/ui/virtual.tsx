@@ -116,7 +116,7 @@ export function VirtualList<Row extends object>(props: Props<Row>): VNode {
         class="vlist" role="grid" aria-label={props.label} aria-rowcount={total + 1} aria-colcount={columns.length}
         tabIndex={0} ref={box} onKeyDown={key}
         // Set through the object model, which the content security policy permits.
-        style={{ "--tracks1": tracks(1), "--tracks2": tracks(2), "--tracks3": tracks(3) }}
+        style={{ "--tracks1": tracks(1), "--tracks2": tracks(2), "--tracks3": tracks(3), "--rows": Math.max(3, total) }}
         {...(at >= first && at < last ? { "aria-activedescendant": `${name}-${at}` } : {})}
       >
         <div class="vhead" role="rowgroup">
