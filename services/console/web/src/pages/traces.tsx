@@ -43,7 +43,7 @@ export function TracesPage(): VNode {
       {value?.stored && (
         <VirtualList
           label="Traces" columns={columns} total={rows.length} at={(i) => rows[i]} id={(t) => t.id} open={(t) => go(toTrace(t.id))}
-          empty="No trace fits. One in a hundred changes begins one, and each error."
+          empty="No trace fits. What is recorded is a sample of all changes, as --trace-ratio says."
         />
       )}
     </>
