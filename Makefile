@@ -376,6 +376,26 @@ console: console-checked ## check and bundle the console's pages into services/c
 verify-console: console-checked ## fail when services/console/assets is not what its sources make, or is too large
 	@cd services/console/build && go mod tidy -diff && go vet . && go run . -root .. -check
 
+# Node is there for axe, which judges what screen readers get; Chromium is Debian's.
+.PHONY: chromium-deps console-test console-figures console-screenshots
+chromium-deps:
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null; \
+	  else echo "The tests of the console need chromium on PATH (Debian: sudo apt-get install chromium)."; exit 1; fi; }
+
+CONSOLE_TEST = cd test/console && go test -vet=off -count=1 -timeout $(TIMEOUT)
+console-test: deps console-deps chromium-deps ## the console's pages in a browser, on a running system
+	cd test/console && go mod tidy -diff && go vet ./...
+	$(CONSOLE_TEST) ./...
+
+console-figures: deps console-deps chromium-deps ## how long the browser is held and a change takes to the screen, with 100,000 objects
+	DELTAPLANE_CONSOLE_ROWS=100000 $(CONSOLE_TEST) -v -run ManyRows ./... | grep -E 'figure|FAIL|^ok'
+
+console-screenshots: deps console-deps chromium-deps ## write docs/console/*.png
+	DELTAPLANE_CONSOLE_PICTURES=$(CURDIR)/docs/console $(CONSOLE_TEST) -run Pictures ./...
+
 ##### compose #####
 
 .PHONY: compose-up compose-down compose-test

@@ -59,7 +59,7 @@ func TestAPageThatLostItsServerSaysSoAndGoesOnByItself(t *testing.T) {
 func TestATokenIsAskedForKeptInTheTabAndRefused(t *testing.T) {
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
-	if err := os.WriteFile(tokens, []byte("right operator\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("right-0123456789 operator\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	queue, address := port(t), port(t)
@@ -78,7 +78,7 @@ func TestATokenIsAskedForKeptInTheTabAndRefused(t *testing.T) {
 	w.write("Bearer token", "wrong")
 	w.press("Sign in")
 	w.wait("a wrong token is refused", `text(".note").includes("The token was refused") && one("main h1").innerText === "Sign in"`)
-	w.write("Bearer token", "right")
+	w.write("Bearer token", "right-0123456789")
 	w.press("Sign in")
 	w.heading("Queues")
 	w.wait("the page shows the queues", `text(".vempty").includes("No queue is configured")`)

@@ -1,0 +1,96 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color/palette"
+	"image/draw"
+	"image/png"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// most is how large a picture may be.
+const most = 150_000
+
+// TestPictures writes the pictures of docs/console into the folder that DELTAPLANE_CONSOLE_PICTURES
+// names: make console-screenshots.
+func TestPictures(t *testing.T) {
+	dir := os.Getenv("DELTAPLANE_CONSOLE_PICTURES")
+	if dir == "" {
+		t.Skip("DELTAPLANE_CONSOLE_PICTURES is not set: make console-screenshots sets it")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "queue", "configure", "shop/orders", "--max-retries", "5")
+	for i := range 40 {
+		after := []string{"0s", "40s", "9m", "2h"}[i%4]
+		command(t, "queue", "add", "shop/orders", fmt.Sprintf("default/order-%04d", 1180+i*7), "--after", after)
+	}
+	w := open(t, shared.up.console)
+	shot := func(name, address, shown string, width, height int64, scheme string) {
+		t.Helper()
+		w.screen(width, height, scheme)
+		if address != "" {
+			w.load(address)
+		}
+		w.wait(name+" shows what it is for", shown)
+		whole, err := chromedp.Run(w.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		small := shrink(t, whole)
+		if len(small) > most {
+			t.Errorf("%s has %d bytes, more than %d", name, len(small), most)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), small, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const job = `{"metadata":{"name":"batch-%d"},"spec":{"parallelism":8,"completions":24,"template":{"metadata":{"annotations":{"deltaplane.io/run-seconds":"3"}},
+"spec":{"restartPolicy":"Never","containers":[{"name":"main","image":"busybox"}]}}}}`
+	w.load("flow")
+	for i := range 3 {
+		create(t, "/apis/batch/v1/namespaces/default/jobs", fmt.Sprintf(job, i))
+	}
+	shot("flow", "", `performance.now() > 25_000 && row("dev/pods.v1")`, 1200, 640, "light")
+	create(t, "/apis/batch/v1/namespaces/default/jobs", fmt.Sprintf(job, 3))
+	shot("collection", page("collections", "dev/pods.v1")+"?selector=job-name", `all(".vbody a").length > 15`, 1200, 560, "light")
+	shot("object", page("collections", "dev/jobs.v1.batch", "default/batch-0"), `text(".yaml").includes("kind: Job")`, 1200, 640, "dark")
+	shot("queue", page("queues", "shop/orders"), `all(".vbody a").length > 10`, 1200, 640, "light")
+	shot("key", page("queues", "dev/job", "default/batch-0"), `text(".timeline").includes("now")`, 1200, 640, "dark")
+	shot("nodes", "nodes?node=node-2", `text(".details").includes("Taints")`, 1200, 440, "light")
+	w.load("traces")
+	w.click("a trace with many spans", `all(".vbody [role=row]").sort((a, b) => Number(b.querySelector("[aria-colindex='4']").innerText) - Number(a.querySelector("[aria-colindex='4']").innerText))[0]?.querySelector("a")`)
+	shot("trace", "", `all(".waterfall .bar").length > 0`, 1200, 520, "dark")
+	shot("narrow", page("queues", "shop/orders"), `all(".vbody a").length > 5`, 360, 640, "light")
+}
+
+// shrink makes a picture of few colours of one.
+func shrink(t *testing.T, whole []byte) []byte {
+	t.Helper()
+	full, err := png.Decode(bytes.NewReader(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&out, full); err != nil {
+		t.Fatal(err)
+	}
+	if out.Len() <= most {
+		return out.Bytes()
+	}
+	few := image.NewPaletted(full.Bounds(), palette.WebSafe)
+	draw.Draw(few, few.Bounds(), full, image.Point{}, draw.Src)
+	out.Reset()
+	if err := encoder.Encode(&out, few); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
