@@ -99,10 +99,6 @@ func TestEveryPageIsAccessibleInLightAndDark(t *testing.T) {
 			w.accessible(v.name + ", " + scheme)
 		}
 	}
-	w.press("Traces")
-	w.click("the first trace", `one(".vbody a")`)
-	w.click("a span", `one(".waterfall button")`)
-	w.accessible("trace")
 	w.load(page("queues", "shown/keys"))
 	w.press("Pause")
 	w.wait("the question is there", `one("dialog[open]")`)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -148,19 +149,22 @@ type point struct{ X, Y float64 }
 // click clicks on what an expression finds, with the mouse.
 func (w *tab) click(what, expression string) {
 	w.t.Helper()
-	w.wait(what+" is there", expression)
+	w.wait(what+" is there", fmt.Sprintf("(%s).getClientRects().length", expression))
 	at := eval[point](w, fmt.Sprintf(`(() => { %s const e = %s; e.scrollIntoView({block: "nearest"}); const b = e.getBoundingClientRect(); return {X: b.x + b.width / 2, Y: b.y + b.height / 2}; })()`, helpers, expression))
 	if err := chromedp.Do(w.ctx, chromedp.MouseClickXY(at.X, at.Y)); err != nil {
 		w.t.Fatalf("click %s: %v", what, err)
 	}
 }
 
-func (w *tab) press(name string) { w.t.Helper(); w.click("the button "+name, fmt.Sprintf("button(%s)", quote(name))) }
+func (w *tab) press(name string) {
+	w.t.Helper()
+	w.click("the button "+name, fmt.Sprintf("button(%s)", quote(name)))
+}
 
 // confirm answers the question that a button has led to.
 func (w *tab) confirm(verb string) {
 	w.t.Helper()
-	w.click("the answer "+verb, fmt.Sprintf(`all("dialog button").find((e) => e.innerText === %s && !e.disabled)`, quote(verb)))
+	w.click("the answer "+verb, fmt.Sprintf(`all("dialog[open] button").find((e) => e.innerText === %s && !e.disabled)`, quote(verb)))
 	w.wait("the question is answered", `!one("dialog")`)
 }
 
@@ -188,6 +192,22 @@ func (w *tab) keys(keys string, modifiers ...chromedp.Modifier) {
 	if err := chromedp.Do(w.ctx, chromedp.KeyEvent(keys, options...)); err != nil {
 		w.t.Fatalf("press %q: %v", keys, err)
 	}
+}
+
+// search goes to the search field by its key. A page that takes the key for that gets no letter.
+func (w *tab) search(text string) {
+	w.t.Helper()
+	for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeKeyDown, input.DispatchKeyEventTypeKeyUp} {
+		key := input.DispatchKeyEventParams{Type: kind, Key: "/", Code: "Slash", WindowsVirtualKeyCode: 191}
+		if kind == input.DispatchKeyEventTypeKeyDown {
+			key.Text = "/"
+		}
+		if _, err := chromedp.Call(w.ctx, input.DispatchKeyEvent, key); err != nil {
+			w.t.Fatalf("press /: %v", err)
+		}
+	}
+	w.wait("the search field has the focus", `document.activeElement === field("Search")`)
+	w.keys(text)
 }
 
 // heading waits for the page with a heading.

@@ -151,6 +151,31 @@ function receive(message: OpenResponse): void {
   s.notify({ content, at: heard });
 }
 
+// A browser opens six connections to a server without TLS, for all its tabs together. A page that nobody sees gives its
+// own back, and is up to date again a moment after somebody looks.
+const hiddenFor = 5_000;
+let resting = false;
+let hiding: ReturnType<typeof setTimeout> | undefined;
+
+function rest(): void {
+  resting = true;
+  stop.abort();
+}
+
+function resume(): void {
+  clearTimeout(hiding);
+  if (!resting) return;
+  resting = false;
+  wake?.();
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) hiding = setTimeout(rest, hiddenFor);
+  else resume();
+});
+addEventListener("pagehide", rest);
+addEventListener("pageshow", resume);
+
 function pause(ms: number): Promise<void> {
   return new Promise((done) => {
     const timer = setTimeout(end, ms);
@@ -183,6 +208,11 @@ export async function connect(): Promise<never> {
     clearInterval(guard);
     session = "";
     if (link.value.is === "signed-out") {
+      await pause(2 ** 30);
+      continue;
+    }
+    if (resting) {
+      link.value = { is: "connecting" };
       await pause(2 ** 30);
       continue;
     }

@@ -1,6 +1,6 @@
 import { signal } from "@preact/signals";
 import type { VNode } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { ConnectError } from "@connectrpc/connect";
 import { sentence } from "./bits";
 
@@ -34,7 +34,7 @@ export function Dialog(): VNode | null {
   const [typed, setTyped] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
-  useEffect(() => {
+  useLayoutEffect(() => {
     setTyped(""); setError(""); setBusy(false);
     if (q && box.current && !box.current.open) box.current.showModal();
   }, [q]);
