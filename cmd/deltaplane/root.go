@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string, io streams) int {
 	root := newRoot(io)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	err = cli.Advise(cmd, err)
 	if err != nil && !cli.Cancelled(err) {
 		fmt.Fprintln(io.Err, "deltaplane: "+cli.ListenFlag(cmd.Flags(), err)+cli.Message(err))
 	}
@@ -68,7 +69,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 	root.SetIn(io.In)
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &cli.UsageError{Err: err} })
+	root.SetFlagErrorFunc(cli.UnknownFlag)
 	root.PersistentFlags().String("config", "", "YAML `file` of settings; its keys are flag names")
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run:"},

@@ -189,7 +189,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	for obj, err := range client.NewIndex(conn).All(ctx, s.collection, o) {
 		switch {
 		case err != nil:
-			return plain(err)
+			return cli.Plain(err)
 		case obj.Quarantined && s.view() == indexv1.View_VIEW_FULL: // of the others no more than the key is shown
 			unread = append(unread, obj.Key)
 		default:
@@ -206,7 +206,11 @@ func runGet(cmd *cobra.Command, s *selection) error {
 		return s.missing(unread, p.Count)
 	}
 	if p.Count == 0 && (s.output == "table" || s.output == "wide") {
-		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found")
+		where := ""
+		if len(s.namespaces) > 0 {
+			where = " in the namespace " + strings.Join(s.namespaces, ", ") + "; -A looks in all"
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found"+where)
 	}
 	return nil
 }

@@ -39,7 +39,11 @@ func newIndexLs() *cobra.Command {
 			ctx, cancel := cli.ContextWithTimeout(cmd, d.Timeout)
 			defer cancel()
 			index := indexv1.NewIndexServiceClient(conn)
-			answer, err := index.ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: a[0]})
+			name, err := collectionOf(ctx, index, a[0])
+			if err != nil {
+				return err
+			}
+			answer, err := index.ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: name})
 			if err != nil {
 				return err
 			}
@@ -70,9 +74,13 @@ func newIndexValues() *cobra.Command {
 			defer conn.Close()
 			ctx, cancel := cli.ContextWithTimeout(cmd, d.Timeout)
 			defer cancel()
-			values, at, err := client.NewIndex(conn).IndexValues(ctx, a[0], a[1], prefix, client.ReadOptions{})
+			name, err := collectionOf(ctx, indexv1.NewIndexServiceClient(conn), a[0])
 			if err != nil {
-				return plain(err)
+				return err
+			}
+			values, at, err := client.NewIndex(conn).IndexValues(ctx, name, a[1], prefix, client.ReadOptions{})
+			if err != nil {
+				return cli.Plain(err)
 			}
 			all := &indexv1.ListIndexFuncValuesResponse{
 				Revision: &deltav1.Revision{Epoch: at.Epoch, ResourceVersion: at.RV}, Upper: &deltav1.Revision{Epoch: at.Upper.Epoch, ResourceVersion: at.Upper.RV},

@@ -85,11 +85,15 @@ COLLECTION may be */pods.v1, for the pods of every cluster, also of later ones.`
 			defer conn.Close()
 			ctx, cancel := cli.ContextWithTimeout(cmd, max(d.Timeout, wait+d.Timeout))
 			defer cancel()
-			req := &indexv1.AddIndexersRequest{Collection: a[0], Indexers: []*indexv1.IndexerDefinition{from.definition(a[1])}}
+			index := indexv1.NewIndexServiceClient(conn)
+			name, err := collectionOf(ctx, index, a[0])
+			if err != nil {
+				return err
+			}
+			req := &indexv1.AddIndexersRequest{Collection: name, Indexers: []*indexv1.IndexerDefinition{from.definition(a[1])}}
 			if wait > 0 {
 				req.Wait = durationpb.New(wait)
 			}
-			index := indexv1.NewIndexServiceClient(conn)
 			answer, err := index.AddIndexers(ctx, req)
 			if err != nil {
 				return err
@@ -132,7 +136,11 @@ func newIndexRemove() *cobra.Command {
 			ctx, cancel := cli.ContextWithTimeout(cmd, d.Timeout)
 			defer cancel()
 			index := indexv1.NewIndexServiceClient(conn)
-			if _, err := index.RemoveIndexers(ctx, &indexv1.RemoveIndexersRequest{Collection: a[0], Names: a[1:]}); err != nil {
+			name, err := collectionOf(ctx, index, a[0])
+			if err != nil {
+				return err
+			}
+			if _, err := index.RemoveIndexers(ctx, &indexv1.RemoveIndexersRequest{Collection: name, Names: a[1:]}); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", strings.Join(a[1:], ", "))

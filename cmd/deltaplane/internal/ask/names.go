@@ -33,6 +33,20 @@ func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClien
 	return s.place()
 }
 
+// collectionOf is the collection that a word means, as its service takes it. That of every cluster,
+// and one that is not there yet, stay as they are.
+func collectionOf(ctx context.Context, index indexv1.IndexServiceClient, word string) (string, error) {
+	answer, err := index.ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+	if rpc.Code(err) == codes.Unimplemented || rpc.Code(err) == codes.PermissionDenied {
+		return word, nil // the call itself says more
+	}
+	if err != nil {
+		return "", err
+	}
+	name, _, err := collections.Find(answer.GetCollections(), word)
+	return name, err
+}
+
 // place gives the key its namespace.
 func (s *selection) place() error {
 	if s.scope == indexv1.KeyScope_KEY_SCOPE_CLUSTER {

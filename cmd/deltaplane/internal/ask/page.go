@@ -27,11 +27,3 @@ func (s *selection) options() (client.ListOptions, error) {
 func object(o client.Object) *indexv1.Object {
 	return &indexv1.Object{Key: o.Key, Uid: o.UID, ResourceVersion: o.ResourceVersion, Payload: o.Payload}
 }
-
-// plain is the status that an error of the client holds: commands know what they asked.
-func plain(err error) error {
-	if e, ok := errors.AsType[*client.Error](err); ok {
-		return e.Unwrap()
-	}
-	return err
-}

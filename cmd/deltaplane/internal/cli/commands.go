@@ -27,7 +27,12 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 func Group(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, a []string) error {
 		if len(a) > 0 {
-			return &UsageError{fmt.Errorf("unknown command %q for %q", a[0], cmd.CommandPath())}
+			err := &UsageError{fmt.Errorf("unknown command %q for %q", a[0], cmd.CommandPath())}
+			cmd.SuggestionsMinimumDistance = 2
+			if near := cmd.SuggestionsFor(a[0]); len(near) > 0 {
+				return &HintError{err, fmt.Sprintf("did you mean %q?", near[0])}
+			}
+			return &HintError{err, fmt.Sprintf("%q lists the commands", cmd.CommandPath()+" --help")}
 		}
 		return nil
 	}

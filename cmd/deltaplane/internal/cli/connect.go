@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -59,6 +61,17 @@ func Dial(target string, c rpc.DialConfig) (*CalledConn, error) {
 
 // Connect connects one service to another, for which to be away is ordinary.
 func Connect(target string, c rpc.DialConfig) (*grpc.ClientConn, error) {
+	if target == "" || strings.ContainsAny(target, " \t\n") {
+		return nil, &UsageError{fmt.Errorf("address %q: want host:port, or a gRPC target such as dns:///host:port", target)}
+	}
+	for flag, file := range map[string]string{"--token-file": c.TokenFile, "--tls-ca": c.TLS.CAFile, "--tls-cert": c.TLS.CertFile, "--tls-key": c.TLS.KeyFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			return nil, &UsageError{fmt.Errorf("%s: %w", flag, err)}
+		}
+	}
 	conn, err := rpc.Dial(target, c)
 	if err != nil {
 		return nil, &UsageError{fmt.Errorf("address %q: %w", target, err)}

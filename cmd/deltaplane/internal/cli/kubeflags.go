@@ -56,7 +56,11 @@ func (k *KubeFlags) Load() (*kube.Client, error) {
 	}
 	client, err := kube.Load(c)
 	if err != nil {
-		return nil, &UsageError{fmt.Errorf("%s: %w", flag, err)}
+		err = &UsageError{fmt.Errorf("%s: %w", flag, err)}
+		if c.Context != "" {
+			return nil, &HintError{err, `"kubectl config get-contexts" lists the contexts of a kubeconfig; --kubeconfig names another file`}
+		}
+		return nil, err
 	}
 	return client, nil
 }

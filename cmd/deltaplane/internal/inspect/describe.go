@@ -144,7 +144,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 	}
 	obj, _, err := index.Get(ctx, collection("", "nodes"), name, client.ReadOptions{})
 	if err != nil {
-		return nil, err
+		return nil, cli.Plain(err)
 	}
 	var n nodelifecycle.Node
 	if err := json.Unmarshal(obj.Payload, &n); err != nil {
@@ -169,7 +169,7 @@ func (q *NodeQuestion) Ask(ctx context.Context, name string) (*NodeAnswer, error
 	}
 	pods, _, err := index.ByIndex(ctx, collection("", "pods"), "node", []string{name}, client.ReadOptions{})
 	if err != nil {
-		return nil, err
+		return nil, cli.Plain(err)
 	}
 	a.Pods = len(pods)
 	return a, q.evictions(ctx, queues, a, pods)

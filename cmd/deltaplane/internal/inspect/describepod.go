@@ -130,7 +130,7 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*PodAnswer, error) {
 	pods := delta.Collection{Cluster: q.cluster, Version: "v1", Resource: "pods"}.String()
 	obj, _, err := client.NewIndex(indexConn).Get(ctx, pods, key, client.ReadOptions{})
 	if err != nil {
-		return nil, err
+		return nil, cli.Plain(err)
 	}
 	p, err := decodePod(obj.Payload)
 	if err != nil {

@@ -64,7 +64,7 @@ func (q *logQuestion) print(cmd *cobra.Command, key string) error {
 	pods := delta.Collection{Cluster: q.cluster, Version: "v1", Resource: "pods"}.String()
 	obj, _, err := client.NewIndex(conn).Get(ctx, pods, key, client.ReadOptions{})
 	if err != nil {
-		return err
+		return cli.Plain(err)
 	}
 	path, err := q.find(obj.Payload)
 	if err != nil {

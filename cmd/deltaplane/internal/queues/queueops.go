@@ -107,7 +107,10 @@ func unknownKeys(cmd *cobra.Command, client services, queue string, keys []strin
 	if len(unknown) == 0 {
 		return nil
 	}
-	return status.Errorf(codes.NotFound, "queue %s knows nothing of the key %s: it is not queued, and nothing is kept of it", queue, show.Few(unknown))
+	return &cli.HintError{
+		Err:  status.Errorf(codes.NotFound, "queue %s knows nothing of the key %s: it is not queued, and nothing is kept of it", queue, show.Few(unknown)),
+		Hint: fmt.Sprintf(`"deltaplane queue items %s" lists the keys it holds, "deltaplane queue add" adds one`, queue),
+	}
 }
 
 // nothingKnown reports that a key has no state, and that nothing happened to it lately as far as
