@@ -22,6 +22,8 @@ func Family() harness.Family {
 			{Name: "access", Run: indexAccess},
 			{Name: "callers", Run: indexCallers},
 			{Name: "hostile", Run: indexHostile},
+			{Name: "unknown", Run: indexUnknown},
+			{Name: "handshakes", Run: indexHandshakes},
 			{Name: "latency", Run: indexLatency},
 			{Name: "pods", Run: indexPods},
 			{Name: "managed", Run: indexManaged},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 
 	"github.com/deltaplane/deltaplane/bench/internal/harness"
 	"github.com/deltaplane/deltaplane/bench/internal/load"
+	"github.com/deltaplane/deltaplane/bench/internal/population"
+	"github.com/deltaplane/deltaplane/internal/authority"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -33,7 +37,9 @@ type ReplicaConfig struct {
 	// none.
 	Tokens string `json:"tokens"`
 	Policy string `json:"policy"`
-	Token  string `json:"token"`
+	// Cluster is the URL of an API server that reviews tokens and decides; empty for none.
+	Cluster string `json:"cluster"`
+	Token   string `json:"token"`
 }
 
 // ReplicaServer is the servant that is one indexer, from when it is instructed to start.
@@ -73,6 +79,13 @@ func startReplica(ctx context.Context, cfg ReplicaConfig) (addr string, stop fun
 	c := indexer.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}
 	if c.RPC.Auth.TokenFile, c.Access.PolicyFile = cfg.Tokens, cfg.Policy; cfg.Policy != "" {
 		c.Access.AuditFile = cfg.Policy + ".audit"
+	}
+	if cfg.Cluster != "" {
+		api, err := kube.Load(kube.Config{URL: cfg.Cluster})
+		if err != nil {
+			return "", nil, nil, err
+		}
+		c.Access.Clusters, c.Access.AuditFile = []authority.Cluster{{Name: population.PodsCollection.Cluster, Kube: api}}, os.DevNull
 	}
 	s, err := indexer.New(c, conn, tel)
 	if err != nil {
