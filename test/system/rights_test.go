@@ -114,37 +114,44 @@ func rightsOf(rules []rbacv1.PolicyRule, namespace string) []right {
 	return out
 }
 
-// actor makes a service account that has the shipped roles of a part, and returns its kubeconfig
-// and its rights.
-func (k *kubeCluster) actor(t *testing.T, part string) (kubeconfig string, granted []right) {
+// named are the rules that name resources. Those for "*" are there for what else may be mirrored.
+func named(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "*") })
+}
+
+// actor makes a service account that has the shipped roles of a part, and others, and returns its
+// kubeconfig and its rights.
+func (k *kubeCluster) actor(t *testing.T, part string, others ...string) (kubeconfig string, granted []right) {
 	t.Helper()
 	must := func(err error) {
 		if err != nil {
 			t.Fatalf("%s: %v", part, err)
 		}
 	}
-	name := "deltaplane-" + part
 	account := "/api/v1/namespaces/" + rightsNamespace + "/serviceaccounts"
 	must(k.api.create(t.Context(), account, map[string]any{"metadata": map[string]any{"name": part}}, nil))
 	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: part, Namespace: rightsNamespace}}
 	cluster, namespaced := shippedRoles(t)
-	if r, is := cluster[name]; is {
-		must(k.api.create(t.Context(), "/apis/rbac.authorization.k8s.io/v1/clusterroles", r, nil))
-		b := rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: subjects}
-		b.Name = name
-		must(k.api.create(t.Context(), "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", b, nil))
-		granted = append(granted, rightsOf(r.Rules, "")...)
-	}
-	if r, is := namespaced[name]; is {
-		path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + r.Namespace
-		must(k.api.create(t.Context(), path+"/roles", r, nil))
-		b := rbacv1.RoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: subjects}
-		b.Name = name
-		must(k.api.create(t.Context(), path+"/rolebindings", b, nil))
-		granted = append(granted, rightsOf(r.Rules, r.Namespace)...)
+	for _, name := range append([]string{"deltaplane-" + part}, others...) {
+		if r, is := cluster[name]; is {
+			r.Rules = named(r.Rules)
+			must(k.api.create(t.Context(), "/apis/rbac.authorization.k8s.io/v1/clusterroles", r, nil))
+			b := rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: subjects}
+			b.Name = name
+			must(k.api.create(t.Context(), "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", b, nil))
+			granted = append(granted, rightsOf(r.Rules, "")...)
+		}
+		if r, is := namespaced[name]; is {
+			path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + r.Namespace
+			must(k.api.create(t.Context(), path+"/roles", r, nil))
+			b := rbacv1.RoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: subjects}
+			b.Name = name
+			must(k.api.create(t.Context(), path+"/rolebindings", b, nil))
+			granted = append(granted, rightsOf(r.Rules, r.Namespace)...)
+		}
 	}
 	if len(granted) == 0 {
-		t.Fatalf("deploy/rbac.yaml has no role %s", name)
+		t.Fatalf("deploy/rbac.yaml has no role of %s", part)
 	}
 	for _, g := range granted { // the API server's own watch of roles may be behind
 		resource, sub, _ := strings.Cut(g.resource, "/")
@@ -230,17 +237,22 @@ func TestRightsThatDifferAreNamed(t *testing.T) {
 	}
 }
 
-// Each part runs with a service account of its own that has the shipped role alone, and does all
-// that it does. What it asked for is then exactly what the role grants.
-func TestRealPartsUseTheRightsTheyHaveAndNoOthers(t *testing.T) {
-	t.Parallel()
+// startAudited starts a cluster that writes down what parts ask for, in a log.
+func startAudited(t *testing.T, args ...string) (k *kubeCluster, log string) {
+	t.Helper()
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
 	if err := os.WriteFile(policy, []byte(rightsPolicy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := startKube(t, "--nodes", "3", "--zones", "1", "--lease-seconds", "4",
-		"--api-arg=--audit-policy-file="+policy, "--api-arg=--audit-log-path="+log)
+	return startKube(t, append(args, "--api-arg=--audit-policy-file="+policy, "--api-arg=--audit-log-path="+log)...), log
+}
+
+// Each part runs with a service account of its own that has the shipped role alone, and does all
+// that it does. What it asked for is then exactly what the role grants.
+func TestRealPartsUseTheRightsTheyHaveAndNoOthers(t *testing.T) {
+	t.Parallel()
+	k, log := startAudited(t, "--nodes", "3", "--zones", "1", "--lease-seconds", "4")
 	granted, file := map[string][]right{}, map[string]string{}
 	parts := []string{"reflector", "job", "nodelifecycle", "tainteviction", "podgc"}
 	for _, part := range parts {
@@ -270,20 +282,24 @@ func TestRealPartsUseTheRightsTheyHaveAndNoOthers(t *testing.T) {
 	k.deleted(t, "orphan")
 
 	for _, part := range parts {
-		var last error
-		eventually(t, time.Minute, part+" has done all that it may", func(context.Context) error {
-			done, refused := deeds(t, log, part)
-			if len(refused) > 0 {
-				t.Fatalf("%s was refused: %v", part, refused)
-			}
-			last = compareRights(granted[part], done)
-			return last
-		})
-		done, _ := deeds(t, log, part)
-		for i, g := range granted[part] { // any right less, and this test fails
-			if less := slices.Delete(slices.Clone(granted[part]), i, i+1); compareRights(less, done) == nil {
-				t.Errorf("%s would not miss: %v", part, g)
-			}
+		exactly(t, log, part, granted[part])
+	}
+}
+
+// exactly waits until a part has done all that it may, and sees it refused nothing.
+func exactly(t *testing.T, log, part string, granted []right) {
+	t.Helper()
+	eventually(t, time.Minute, part+" has done all that it may", func(context.Context) error {
+		done, refused := deeds(t, log, part)
+		if len(refused) > 0 {
+			t.Fatalf("%s was refused: %v", part, refused)
+		}
+		return compareRights(granted, done)
+	})
+	done, _ := deeds(t, log, part)
+	for i, g := range granted { // any right less, and this test fails
+		if less := slices.Delete(slices.Clone(granted), i, i+1); compareRights(less, done) == nil {
+			t.Errorf("%s would not miss: %v", part, g)
 		}
 	}
 }
