@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +32,8 @@ type feed struct {
 	failed   map[string]bool   // guarded by mu: keys on which the expression fails
 	coming   map[string]uint64 // guarded by mu: an initial state that is not complete; nil for none
 	sorted   []string          // guarded by mu, never changed: the keys, as of the set
-	stale    bool              // guarded by mu: sorted lacks changes of the set
+	came     []string          // guarded by mu: keys that sorted lacks
+	went     bool              // guarded by mu: sorted has keys that are not there any more
 	change   uint64            // guarded by mu: number of the last change
 	set      uint64            // guarded by mu: number of the last change of which keys there are
 	revision client.Revision   // guarded by mu
@@ -142,7 +144,8 @@ func (f *feed) take(e *client.Event) {
 	case client.EventInitialEnd:
 		if f.coming != nil {
 			f.change++
-			f.keys, f.coming, f.set, f.stale = f.coming, nil, f.change, true
+			f.keys, f.coming, f.set = f.coming, nil, f.change
+			f.sorted, f.came, f.went = slices.Sorted(maps.Keys(f.keys)), nil, false
 		}
 		f.synced = true
 	case client.EventBookmark:
@@ -174,8 +177,14 @@ func (f *feed) put(key string, chosen, fails bool) {
 	case known:
 		delete(into, key)
 	}
-	if known != chosen && f.coming == nil {
-		f.set, f.stale = f.change, true
+	if known == chosen || f.coming != nil {
+		return
+	}
+	f.set = f.change
+	if chosen {
+		f.came = append(f.came, key)
+	} else {
+		f.went = true
 	}
 }
 
@@ -183,47 +192,38 @@ func (f *feed) put(key string, chosen, fails bool) {
 func (f *feed) all() ([]string, uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stale {
-		f.sorted = sortedKeys(f.sorted, f.keys)
-		f.stale = false
+	if len(f.came) > 0 || f.went {
+		f.sorted = f.ordered()
+		f.came, f.went = nil, false
 	}
 	return f.sorted, f.set
 }
 
-// sortedKeys are the keys of a map in order. Most of them are in a list that is in order.
-func sortedKeys(was []string, keys map[string]uint64) []string {
-	out := make([]string, 0, len(keys))
-	have := make(map[string]struct{}, len(keys))
-	for _, key := range was {
-		if _, is := keys[key]; is {
+// ordered is the list of keys with what came and without what went. A key may have done both, and
+// more than once. f.mu is locked.
+func (f *feed) ordered() []string {
+	slices.Sort(f.came)
+	came := slices.Compact(f.came)
+	out := make([]string, 0, len(f.keys))
+	add := func(key string) {
+		if _, there := f.keys[key]; there || !f.went {
 			out = append(out, key)
-			have[key] = struct{}{}
 		}
 	}
-	var more []string
-	for key := range keys {
-		if _, is := have[key]; !is {
-			more = append(more, key)
+	for _, key := range f.sorted {
+		for len(came) > 0 && came[0] < key {
+			add(came[0])
+			came = came[1:]
 		}
-	}
-	slices.Sort(more)
-	return merged(out, more)
-}
-
-// merged is one list in order of two.
-func merged(a, b []string) []string {
-	if len(b) == 0 {
-		return a
-	}
-	out := make([]string, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if strings.Compare(a[0], b[0]) < 0 {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out, b = append(out, b[0]), b[1:]
+		if len(came) > 0 && came[0] == key {
+			came = came[1:]
 		}
+		add(key)
 	}
-	return append(append(out, a...), b...)
+	for _, key := range came {
+		add(key)
+	}
+	return out
 }
 
 // shown is the feed as one reader needs it.

@@ -35,6 +35,7 @@ type rows struct {
 	changed func()
 	release func()
 	wake    chan struct{}
+	ranged  chan struct{} // has something when another range was asked for
 	stop    context.CancelFunc
 	done    chan struct{}
 
@@ -57,7 +58,7 @@ type rows struct {
 }
 
 func (h *Hub) newRows(f *feed, v *consolev1.CollectionView, changed, release func()) *rows {
-	r := &rows{h: h, f: f, v: v, changed: changed, release: release, done: make(chan struct{}), have: map[string]uint64{}, aged: time.Now()}
+	r := &rows{h: h, f: f, v: v, changed: changed, release: release, done: make(chan struct{}), ranged: make(chan struct{}, 1), have: map[string]uint64{}, aged: time.Now()}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(h.life)
 	var unwatch func()
@@ -104,7 +105,7 @@ func Range(reader Reader, v *consolev1.CollectionView) (bool, error) {
 	}
 	r.v = v
 	select {
-	case r.wake <- struct{}{}:
+	case r.ranged <- struct{}{}:
 	default:
 	}
 	return true, nil
@@ -126,14 +127,16 @@ func (r *rows) run(ctx context.Context) {
 			return
 		case <-r.wake:
 		case <-timer.C:
+		case <-r.ranged:
 		}
 		whole := r.look(ctx)
-		pause := time.NewTimer(rowsApart)
-		select {
+		timer.Reset(rowsApart)
+		select { // somebody who scrolls waits for nothing
 		case <-ctx.Done():
-			pause.Stop()
 			return
-		case <-pause.C:
+		case <-timer.C:
+		case <-r.ranged:
+			whole = false
 		}
 		if whole {
 			timer.Reset(agedAfter)
