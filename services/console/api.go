@@ -35,6 +35,7 @@ const (
 var rules = []rpc.Rule{
 	{Is: session.ErrNotFound, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
 	{Is: session.ErrOver, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
+	{Is: view.ErrClosed, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
 	{Is: session.ErrTooManySessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
 	{Is: session.ErrTooManySubscriptions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SUBSCRIPTIONS"},
 	{Is: view.ErrTooManyViews, Code: codes.ResourceExhausted, Reason: "TOO_MANY_VIEWS"},

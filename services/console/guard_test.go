@@ -47,6 +47,7 @@ func TestRequestsThatOtherPagesCanSendAreRefused(t *testing.T) {
 		"a form":                              {"POST", pause, at, map[string]string{"Content-Type": "application/x-www-form-urlencoded"}, 415},
 		"a form with files":                   {"POST", pause, at, map[string]string{"Content-Type": "multipart/form-data; boundary=x"}, 415},
 		"a call without a content type":       {"POST", pause, at, nil, 415},
+		"a call by gRPC-Web":                  {"POST", pause, at, map[string]string{"Content-Type": "application/grpc-web+proto"}, 415},
 		"a call by GET":                       {"GET", pause + "?connect=v1&encoding=json&message={}", at, nil, 405},
 		"a question before such a call":       {"OPTIONS", pause, at, map[string]string{"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}, 403},
 		"another method":                      {"DELETE", pause, at, nil, 405},

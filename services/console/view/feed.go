@@ -279,5 +279,5 @@ func (h *Hub) Collection(ctx context.Context, v *consolev1.CollectionView, chang
 	if err != nil {
 		return nil, err
 	}
-	return h.newRows(s.(*feed), v, changed, release), nil //nolint:forcetypeassert // as in polled
+	return h.newRows(s.(*feed), v, changed, release) //nolint:forcetypeassert // as in polled
 }

@@ -19,8 +19,11 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// mostWorked is of how many queues is asked who works them.
-const mostWorked = 50
+const (
+	// mostWorked is of how many queues is asked who works them, which takes a call for each.
+	mostWorked   = 50
+	workersEvery = 3 * time.Second
+)
 
 // Flow shows the whole pipeline.
 func (h *Hub) Flow(changed func()) (Reader, error) {
@@ -33,6 +36,9 @@ func (h *Hub) Flow(changed func()) (Reader, error) {
 type flow struct {
 	h     *Hub
 	rates map[string]*rate // of deltas, by collection; for ask alone
+	// Who works the queues, and when that was asked.
+	workers map[string]*consolev1.Workers
+	asked   time.Time
 }
 
 func (f *flow) ask(ctx context.Context) (*consolev1.OpenResponse, error) {
@@ -40,15 +46,15 @@ func (f *flow) ask(ctx context.Context) (*consolev1.OpenResponse, error) {
 		reflections *reflectorv1.ListReflectionsResponse
 		collections *indexv1.ListCollectionsResponse
 		queues      *queuev1.ListQueuesResponse
-		workers     map[string]*consolev1.Workers
 		errs        [3]error
 		wg          sync.WaitGroup
 	)
 	wg.Go(func() { reflections, errs[0] = f.h.listReflections(ctx) })
 	wg.Go(func() { collections, errs[1] = f.h.listCollections(ctx) })
 	wg.Go(func() {
-		if queues, errs[2] = f.h.listQueues(ctx); errs[2] == nil {
-			workers = f.h.workers(ctx, queues)
+		queues, errs[2] = f.h.listQueues(ctx)
+		if errs[2] == nil && time.Since(f.asked) >= workersEvery {
+			f.workers, f.asked = f.h.workers(ctx, queues), time.Now()
 		}
 	})
 	wg.Wait()
@@ -60,7 +66,7 @@ func (f *flow) ask(ctx context.Context) (*consolev1.OpenResponse, error) {
 	}
 	out.Collections = f.joined(reflections, collections, out.GetTotals())
 	for _, q := range queues.GetQueues() {
-		s := summary(q, workers[q.GetConfig().GetName()])
+		s := summary(q, f.workers[q.GetConfig().GetName()])
 		out.Queues = append(out.Queues, s)
 		out.Totals.Ready += s.GetReady()
 		out.Totals.Delayed += s.GetDelayed()

@@ -47,6 +47,7 @@ type Hub struct {
 
 	mu     sync.Mutex
 	shared map[string]*shared // guarded by mu
+	closed bool               // guarded by mu
 }
 
 // NewHub is what a caller sees through parts, until Close. Traces may be nil.
@@ -62,12 +63,18 @@ func NewHub(ctx context.Context, parts explain.Parts, traces Traces, log *slog.L
 
 // Close ends everything that is followed.
 func (h *Hub) Close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
 	h.stop()
 	h.wg.Wait()
 }
 
 // mostShared is how many things are followed for one caller.
 const mostShared = 128
+
+// ErrClosed says that nobody shows anything any more.
+var ErrClosed = errors.New("the session is over")
 
 // ErrTooManyViews refuses to follow one thing more for a caller.
 var ErrTooManyViews = errors.New("as many things are followed for this caller as may be")
@@ -92,6 +99,9 @@ type shared struct {
 func (h *Hub) share(name string, make func() source) (s source, release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.closed {
+		return nil, nil, ErrClosed
+	}
 	one := h.shared[name]
 	if one == nil && len(h.shared) >= mostShared {
 		return nil, nil, ErrTooManyViews
@@ -112,6 +122,16 @@ func (h *Hub) share(name string, make func() source) (s source, release func(), 
 			delete(h.shared, name)
 		}
 	}), nil
+}
+
+// begin runs something until the hub is closed. It reports whether it does.
+func (h *Hub) begin(run func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.wg.Go(run)
+	}
+	return !h.closed
 }
 
 // Soon has everything that is asked again and again asked now: something was done to it.

@@ -57,18 +57,23 @@ type rows struct {
 	aged time.Time
 }
 
-func (h *Hub) newRows(f *feed, v *consolev1.CollectionView, changed, release func()) *rows {
+func (h *Hub) newRows(f *feed, v *consolev1.CollectionView, changed, release func()) (Reader, error) {
 	r := &rows{h: h, f: f, v: v, changed: changed, release: release, done: make(chan struct{}), ranged: make(chan struct{}, 1), have: map[string]uint64{}, aged: time.Now()}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(h.life)
 	var unwatch func()
 	r.wake, unwatch = f.watched()
-	h.wg.Go(func() {
+	if !h.begin(func() {
 		defer close(r.done)
 		defer unwatch()
 		r.run(ctx)
-	})
-	return r
+	}) {
+		r.stop()
+		unwatch()
+		release()
+		return nil, ErrClosed
+	}
+	return r, nil
 }
 
 // Close implements [Reader].

@@ -198,9 +198,9 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		if (u.security.auth.TokenFile != "" || u.indexer.Access.Set()) && u.control.dial.TokenFile == "" && u.control.dial.TLS.CertFile == "" {
 			errs = append(errs, errors.New("--auth-token-file, --access-policy and --access-cluster need --token-file or --tls-cert as well: controllers, nodes and the gateway of this process call its services"))
 		}
-		if u.security.tls.CertFile != "" && !u.control.dial.UseTLS {
-			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers, nodes and the gateway of this process call its services"))
-		}
+	}
+	if u.security.tls.CertFile != "" && !u.control.dial.UseTLS && (u.runs("controllers") || u.runs("nodes") || u.runs("gateway") || u.runs("console")) {
+		errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers, nodes, the gateway and the console of this process call its services"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &cli.UsageError{Err: err}

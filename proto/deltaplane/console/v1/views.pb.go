@@ -241,7 +241,8 @@ func (*FlowView) Descriptor() ([]byte, []int) {
 	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{1}
 }
 
-// Flow is the pipeline, from the API server to the queues. It comes about once a second.
+// Flow is the pipeline, from the API server to the queues. It comes about once a second; who works
+// the queues is asked every 3 s, of the first 50.
 type Flow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When it was asked, by the console's clock.
@@ -2025,7 +2026,7 @@ type Rows struct {
 	Revision string `protobuf:"bytes,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What the index says of the collection: serving, loading, or lagging.
 	State string `protobuf:"bytes,9,opt,name=state,proto3" json:"state,omitempty"`
-	// Objects of the range that could not be shown or on which the expression failed.
+	// Objects on which the expression fails.
 	Failed uint32 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Names of the collection's indexes, in the first update.
 	Indexes       []string `protobuf:"bytes,11,rep,name=indexes,proto3" json:"indexes,omitempty"`
