@@ -90,7 +90,7 @@ func (p *plane) kept(t *testing.T) kept {
 	}
 	k := kept{Added: reflections.GetAdded(), Indexes: indexes.GetIndexers(), Queues: queues.GetQueues()}
 	for _, q := range k.Queues {
-		q.OldestReady = nil
+		q.OldestReady, q.Activity = nil, nil
 		list, err := p.admin.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q.GetConfig().GetName(), WithState: true})
 		if err != nil {
 			t.Fatal(err)
