@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/devcluster/devclustertest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
@@ -29,6 +30,7 @@ func TestNodesShowSilenceTaintsAndEvictions(t *testing.T) {
 	}
 	r.queue("dev/tainteviction")
 	r.later("dev/tainteviction", "default/web")
+	r.later("dev/tainteviction", client.ResyncKey) // the controller's own, which is no pod
 	p := r.open()
 	p.subscribe(1, &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Nodes{Nodes: &consolev1.NodesView{}}})
 	m := p.until("the nodes", func(m *consolev1.OpenResponse) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -50,6 +51,9 @@ func (h *Hub) evictions(ctx context.Context, c *clusterNodes) (map[string][]*con
 	due := map[string]*queuev1.Item{}
 	var ask []string
 	for _, i := range answer.GetItems() {
+		if !strings.Contains(i.GetKey(), "/") {
+			continue // a key of the controller itself
+		}
 		due[i.GetKey()] = i
 		if _, known := c.bound[i.GetKey()]; !known {
 			ask = append(ask, i.GetKey())

@@ -2,9 +2,7 @@ package view
 
 import (
 	"fmt"
-	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
@@ -32,14 +30,9 @@ func settings(c *queuev1.QueueConfig) (out []*consolev1.Setting) {
 	add("aging", length(c.GetAging()))
 	add("barriers kept", length(c.GetBarrierRetention()))
 	if d := c.GetDispatchLimiter(); d != nil {
-		add("dispatch limiter", fmt.Sprintf("%v a second, %d at once", d.GetQps(), d.GetBurst()))
+		add("dispatch limiter", bucket(d))
 	}
-	if l := c.GetRateLimiter(); l != nil {
-		if text, err := protojson.Marshal(l); err == nil {
-			// Its spaces are random on purpose; none of its names and values has any.
-			add("rate limiter", strings.ReplaceAll(string(text), " ", ""))
-		}
-	}
+	add("rate limiter", limiter(c.GetRateLimiter()))
 	add("durability", word(c.GetDurability().String(), "DURABILITY_"))
 	return out
 }
