@@ -385,16 +385,16 @@ chromium-deps:
 	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null; \
 	  else echo "The tests of the console need chromium on PATH (Debian: sudo apt-get install chromium)."; exit 1; fi; }
 
-CONSOLE_TEST = cd test/console && go test -vet=off -count=1 -timeout $(TIMEOUT)
+CONSOLE_TEST := go test -vet=off -count=1 -timeout $(TIMEOUT)
 console-test: deps console-deps chromium-deps ## the console's pages in a browser, on a running system
 	cd test/console && go mod tidy -diff && go vet ./...
-	$(CONSOLE_TEST) ./...
+	cd test/console && $(CONSOLE_TEST) ./...
 
 console-figures: deps console-deps chromium-deps ## how long the browser is held and a change takes to the screen, with 100,000 objects
-	DELTAPLANE_CONSOLE_ROWS=100000 $(CONSOLE_TEST) -v -run ManyRows ./... | grep -E 'figure|FAIL|^ok'
+	@cd test/console && DELTAPLANE_CONSOLE_ROWS=100000 $(CONSOLE_TEST) -v -run ManyRows ./... | grep -E 'figure|FAIL|^ok'
 
 console-screenshots: deps console-deps chromium-deps ## write docs/console/*.png
-	DELTAPLANE_CONSOLE_PICTURES=$(CURDIR)/docs/console $(CONSOLE_TEST) -run Pictures ./...
+	cd test/console && DELTAPLANE_CONSOLE_PICTURES=$(CURDIR)/docs/console $(CONSOLE_TEST) -run Pictures ./...
 
 ##### compose #####
 

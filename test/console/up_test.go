@@ -9,8 +9,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,7 +21,7 @@ import (
 )
 
 // long is a bound for what takes a moment, on any machine.
-const long = 8 * time.Second
+const long = 60 * time.Second
 
 // process is a running part and what it wrote.
 type process struct {
@@ -43,8 +45,15 @@ func (p *process) output() string {
 	return text[max(0, len(text)-8000):]
 }
 
+// program is a command of the program, without the settings of whom runs the tests.
+func program(args ...string) *exec.Cmd {
+	cmd := exec.Command(shared.program, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DELTAPLANE_") })
+	return cmd
+}
+
 func start(args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(shared.program, args...), done: make(chan struct{})}
+	p := &process{cmd: program(args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
@@ -156,7 +165,7 @@ func free() (string, error) {
 func command(t *testing.T, args ...string) string {
 	t.Helper()
 	args = append(args, "--index-url", shared.up.index, "--queue-url", shared.up.queue, "--reflector-url", shared.up.reflector)
-	out, err := exec.Command(shared.program, args...).CombinedOutput()
+	out, err := program(args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("deltaplane %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -118,7 +118,7 @@ function Stages({ flow }: { flow: Flow }): VNode {
       />
       <Stage
         name="Controllers" href={to(["queues"])} series={history.of("held")} figure={short(held)} unit="keys held" moving={held > 0}
-        tone={silent("queue") ? "quiet" : idle ? "failing" : "well"} word={silent("queue") ? "unknown" : idle ? `${plural(idle, "queue")} without` : "well"}
+        tone={silent("queue") ? "quiet" : idle ? "failing" : "well"} word={silent("queue") ? "unknown" : idle ? "no worker" : "well"}
         notes={[["Workers", count(s.workers)], ["Free", count(s.free)]]}
       />
     </ol>

@@ -1,6 +1,6 @@
 import type { VNode } from "preact";
 import { KeyAction } from "../../gen/deltaplane/console/v1/console_pb";
-import { Badge, Facts, Fault, Head, Silence, StateBadge, Waiting } from "../ui/bits";
+import { Badge, Facts, Fault, Head, sentence, Silence, StateBadge, Waiting } from "../ui/bits";
 import { ms, useTitle, useView } from "../view";
 import { askKeys, keyActions } from "../keys";
 import { clock, count, span } from "../format";
@@ -45,7 +45,7 @@ export function KeyPage({ queue, name }: { queue: string; name: string }): VNode
         <Silence of={k.silent} />
         <section class="why" aria-label="Why it waits">
           <p class="causes"><StateBadge state={k.state} /> <code>{k.cause}</code>{k.also.map((c) => <span key={c}> also <code>{c}</code></span>)}</p>
-          <p class="sentence" aria-live="polite">{k.sentence}</p>
+          <p class="sentence" aria-live="polite">{sentence(k.sentence)}</p>
         </section>
         {item && <Facts of={[
           ["Holder", item.holder],

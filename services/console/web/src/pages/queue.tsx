@@ -168,7 +168,7 @@ export function QueuePage({ queue }: { queue: string }): VNode {
               ["Workers", s.workers && `${count(s.workers.connected)} connected, ${count(s.workers.free)} free`],
               ["Oldest ready", s.oldestReady && span(seconds(s.oldestReady))],
               ["Added again while leased", s.dirty > 0n && count(s.dirty)],
-              ...q.settings.map((x): [string, string] => [x.name, x.value]),
+              ...q.settings.map((x): [string, string] => [x.name.charAt(0).toUpperCase() + x.name.slice(1), x.value]),
             ]} />
           </section>
         </div>
