@@ -13,7 +13,8 @@ import (
 
 const root = "../.."
 
-// shared is what all tests use: one system and one browser, in which each test has a tab of its own.
+// shared is what all tests use: one system and one browser, in which each test has a tab of its
+// own.
 var shared struct {
 	program string
 	up      *up

@@ -33,7 +33,8 @@ const (
 	events  = 100
 )
 
-// writeAll calls write for each number below n, some at a time, and fails the test at the first error.
+// writeAll calls write for each number below n, some at a time, and fails the test at the first
+// error.
 func writeAll(ctx context.Context, t *testing.T, n int, write func(ctx context.Context, i int) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
