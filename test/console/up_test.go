@@ -92,8 +92,10 @@ type up struct {
 
 func startUp(dir string) (*up, error) {
 	u := &up{}
-	args := []string{"up", "--data-dir", filepath.Join(dir, "data"), "--nats-listen", "off", "--nodes-admin-listen", "off", "--index-memory-budget", "1Gi",
-		"--resources", "pods,nodes,jobs.batch,configmaps,leases.coordination.k8s.io/kube-node-lease"}
+	args := []string{
+		"up", "--data-dir", filepath.Join(dir, "data"), "--nats-listen", "off", "--nodes-admin-listen", "off", "--index-memory-budget", "1Gi",
+		"--resources", "pods,nodes,jobs.batch,configmaps,leases.coordination.k8s.io/kube-node-lease",
+	}
 	for flag, to := range map[string]*string{
 		"api-listen": &u.api, "index-listen": &u.index, "queue-listen": &u.queue, "reflector-listen": &u.reflector, "console-listen": &u.console,
 	} {
