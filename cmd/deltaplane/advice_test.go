@@ -49,7 +49,7 @@ func TestErrorsNameTheFieldAndTheNextStep(t *testing.T) {
 		"get jobz":                           {cli.ExitNotFound, []string{`"jobz"`, "dev/jobs.v1.batch", `did you mean "jobs"?`, "reflection add"}},
 		"watch other/pods":                   {cli.ExitNotFound, []string{`"other/pods"`, "[CLUSTER/]"}},
 		"describe gadget g":                  {cli.ExitNotFound, []string{`"gadget"`, "reflection add"}},
-		"why gadgets g":                      {cli.ExitNotFound, []string{`deltaplane: collection not found: "gadgets"`, "reflection add"}},
+		"why gadgets g":                      {cli.ExitNotFound, []string{`collection not found: "gadgets"`, "reflection add"}},
 		"index ls gadgets":                   {cli.ExitNotFound, []string{`"gadgets"`, "reflection add"}},
 		"get pods nix -n shop":               {cli.ExitNotFound, []string{`"shop/nix" in dev/pods.v1`, `"deltaplane get dev/pods.v1 -o keys"`}},
 		"get pods nix":                       {cli.ExitNotFound, []string{"-n names another"}},
