@@ -103,7 +103,7 @@ func meant(message string) string {
 	}
 	asked := found[1]
 	var names []string
-	for _, name := range strings.Split(strings.TrimSpace(found[2]), ", ") {
+	for name := range strings.SplitSeq(strings.TrimSpace(found[2]), ", ") {
 		names = append(names, name)
 		if !strings.Contains(asked, "/") { // of a collection its resource alone was asked for
 			_, rest, _ := strings.Cut(name, "/")
