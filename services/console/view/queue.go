@@ -135,8 +135,8 @@ func latencies(items []*queuev1.Item, now time.Time) (out []*consolev1.Latency) 
 				took["ready"] = append(took["ready"], now.Sub(i.GetReadyAt().AsTime()))
 			}
 		case queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY:
-			if i.GetReadyAt() != nil {
-				took["processing"] = append(took["processing"], now.Sub(i.GetReadyAt().AsTime()))
+			if i.GetLeasedAt() != nil {
+				took["processing"] = append(took["processing"], now.Sub(i.GetLeasedAt().AsTime()))
 			}
 		case queuev1.State_STATE_DELAYED:
 			if due := i.GetDelayedUntil(); due != nil && due.AsTime().Before(now) {

@@ -1438,7 +1438,7 @@ func (x *QueueKey) GetLastReason() string {
 type Latency struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it is of: ready (time that keys have waited until now), processing (time since the key was
-	// ready until now) or overdue (time that delayed keys are past their due time).
+	// leased until now) or overdue (time that delayed keys are past their due time).
 	Of string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	// Keys that it is made of.
 	Keys int64 `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`
