@@ -9,8 +9,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// busy runs something and returns the processor time in milliseconds of each task of the pages' main
-// threads meanwhile, the shortest first: unlike the time that a task takes, others on the machine do not lengthen it.
+// busy runs something and returns the processor time in milliseconds of each task of the pages'
+// main threads meanwhile, the shortest first: unlike the time that a task takes, others on the
+// machine do not lengthen it.
 func (w *tab) busy(something func()) []float64 {
 	w.t.Helper()
 	events := make(chan []jsonv2.Value, 10_000)
