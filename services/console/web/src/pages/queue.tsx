@@ -152,7 +152,7 @@ export function QueuePage({ queue }: { queue: string }): VNode {
               <thead><tr><th scope="col">Of keys that are</th><th scope="col" class="num">Keys</th><th scope="col" class="num">p50</th><th scope="col" class="num">p99</th><th scope="col" class="num">Longest</th></tr></thead>
               <tbody>
                 {q.latencies.map((l) => (
-                  <tr key={l.of}><th scope="row">{({ ready: "ready: waited so far", processing: "leased: since they were ready", overdue: "delayed: past their time" } as Record<string, string>)[l.of] ?? l.of}</th>
+                  <tr key={l.of}><th scope="row">{({ ready: "ready: waited so far", processing: "leased: held so far", overdue: "delayed: past their time" } as Record<string, string>)[l.of] ?? l.of}</th>
                     <td class="num">{count(l.keys)}</td><td class="num">{span(seconds(l.p50))}</td><td class="num">{span(seconds(l.p99))}</td><td class="num">{span(seconds(l.max))}</td></tr>
                 ))}
                 {q.latencies.length === 0 && <tr><td colSpan={5} class="quiet">No keys to measure.</td></tr>}
