@@ -37,8 +37,8 @@ type Config struct {
 	// AllowAll answers everybody from the index, without asking the cluster who that is and what it
 	// may read: for an API server that lets everybody do everything.
 	AllowAll bool
-	// MaxAge is how long the index may have heard nothing of the API server, or the gateway nothing
-	// of the index, before reads go to the API server; 10 s when zero.
+	// MaxAge is how long the gateway's state may not have been all that the index had, before reads go
+	// to the API server; 10 s when zero.
 	MaxAge time.Duration
 	// ServeStale answers reads with the last known state while the API server cannot be reached,
 	// with a Warning header that tells its age, to callers who were permitted the same within the

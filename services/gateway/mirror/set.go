@@ -19,8 +19,7 @@ import (
 type Config struct {
 	// Cluster whose collections are mirrored.
 	Cluster string
-	// MaxAge is how old the latest view may be, and how long the index may have heard nothing of the
-	// API server.
+	// MaxAge is how long the latest view may not have been all that the index had.
 	MaxAge time.Duration
 	// WithoutManagedFields takes collections whose objects lack them.
 	WithoutManagedFields bool
@@ -235,7 +234,7 @@ func (s *Set) unsuitable(id delta.Collection) string {
 		return reason
 	case !c.Synced:
 		return "unsynced"
-	case c.Stale, time.Since(c.LiveAt) > s.cfg.MaxAge, !c.FrozenSince.IsZero():
+	case c.Stale, !c.FrozenSince.IsZero():
 		return "behind"
 	}
 	return ""

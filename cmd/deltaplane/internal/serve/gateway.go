@@ -33,7 +33,7 @@ func (g *gatewayFlags) register(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&g.config.Listen, prefix+"listen", gateway.DefaultListen, "`address` of the Kubernetes API"+of(prefix))
 	flags.StringVar(&g.config.Admin.Listen, prefix+"admin-listen", "127.0.0.1:7456", "`address` of /metrics, /healthz and /readyz"+of(prefix)+"; off for none")
 	end()
-	flags.DurationVar(&g.config.MaxAge, "max-age", 10*time.Second, "how long the index may have heard nothing of the API server before reads go there")
+	flags.DurationVar(&g.config.MaxAge, "max-age", 10*time.Second, "how long the state may not have been the latest of the index before reads go to the API server")
 	flags.BoolVar(&g.config.ServeStale, "serve-stale", false, "while the API server cannot be reached, answer reads with the last known state and a Warning header that tells its age, to those who were permitted the same within the last hour")
 	flags.BoolVar(&g.config.IndexSelectors, "index-selectors", false, "select by fields that have a declared index and that the API server does not know, which refuses them otherwise")
 	flags.BoolVar(&g.config.WithoutManagedFields, "without-managed-fields", false, "also answer from collections whose objects lack metadata.managedFields; otherwise mirror them with --keep-managed-fields")
