@@ -19,6 +19,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/test/chaos/history"
 	"github.com/deltaplane/deltaplane/test/child"
+	"github.com/deltaplane/deltaplane/test/relay"
 )
 
 // member is a place in the run that one process after the other takes.
@@ -38,8 +39,8 @@ type run struct {
 
 	redis     *embeddedtest.Node
 	sentinels *embeddedtest.SentinelSet
-	toRedis   *relay
-	toServers []*relay
+	toRedis   *relay.Relay
+	toServers []*relay.Relay
 	servers   []*member
 	workers   []*member
 	producers []*member
@@ -52,8 +53,8 @@ func TestNoPromiseOfTheQueueIsBrokenUnderFaults(t *testing.T) {
 	lasts, _ := length(t)
 	r := newRun(t)
 	r.redis = embeddedtest.DurableRedis(t)
-	r.toRedis = newRelay(t, r.redis.Addr())
-	r.populate(3, 4, 2, "redis://"+r.toRedis.addr(), &queuev1.QueueConfig{})
+	r.toRedis = relay.New(t, r.redis.Addr())
+	r.populate(3, 4, 2, "redis://"+r.toRedis.Addr(), &queuev1.QueueConfig{})
 	r.torment(lasts, []torment{
 		{4, r.killWorker}, {4, r.pauseWorker}, {3, r.killServer}, {3, r.pauseServer}, {2, r.killRedis}, {2, r.pauseRedis}, {4, r.cutServer}, {3, r.cutRedis},
 	})
@@ -120,9 +121,9 @@ func (r *run) populate(servers, workers, producers int, url string, cfg *queuev1
 	t.Helper()
 	var addrs []string
 	for i, listen := range embeddedtest.Ports(t, servers) {
-		relay := newRelay(t, listen)
-		r.toServers = append(r.toServers, relay)
-		addrs = append(addrs, relay.addr())
+		front := relay.New(t, listen)
+		r.toServers = append(r.toServers, front)
+		addrs = append(addrs, front.Addr())
 		r.servers = append(r.servers, r.begin(role{Kind: "server", Name: "s" + strconv.Itoa(i), Listen: listen, Redis: url}))
 	}
 	cfg.Partitions = 1 + r.rng.Int32N(3)
@@ -267,12 +268,12 @@ func (r *run) failOver() {
 func (r *run) cutServer() {
 	i := r.rng.IntN(len(r.toServers))
 	r.fault(history.Cut, r.servers[i].name())()
-	r.toServers[i].cut(time.Duration(r.rng.Int64N(int64(300 * time.Millisecond))))
+	r.toServers[i].Cut(time.Duration(r.rng.Int64N(int64(300 * time.Millisecond))))
 }
 
 func (r *run) cutRedis() {
 	r.fault(history.Cut, "redis")()
-	r.toRedis.cut(time.Duration(r.rng.Int64N(int64(300 * time.Millisecond))))
+	r.toRedis.Cut(time.Duration(r.rng.Int64N(int64(300 * time.Millisecond))))
 }
 
 // eventually calls a server, one after the other, until check returns nil.
