@@ -22,6 +22,7 @@ ANSWERS ?= 100000
 ROUNDS ?= 200
 CHAOS_DIR ?=
 CHAOS_SEED ?=
+SOAK_SEED ?=
 # A race-enabled build compiles everything twice; on two cores the limit is generous.
 TIMEOUT ?= 20m
 
@@ -127,7 +128,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test test-packages check race fuzz bench bench-queue chaos-queue consistency system soak race-soak
+.PHONY: deps vet test test-packages check race fuzz bench bench-queue chaos-queue consistency system soak soak-system race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -201,6 +202,10 @@ soak: deps ## long checks of the queue: SOAK_OPS operations against the oracle p
 	DELTAPLANE_SOAK_OPS=$(SOAK_OPS) go test -count=1 -v -timeout 24h -run 'TestRandomHistoriesMatchTheOracle|TestEveryHistoryKeepsThePromises' ./core/workqueue ./services/queue/...
 	$(MAKE) --no-print-directory fuzz PKG="./core/workqueue/... ./core/backoff/... ./services/queue/... ./client/..." FUZZTIME=$(FUZZTIME)
 	$(MAKE) --no-print-directory chaos-queue
+
+# SOAK_SEED repeats the order of the faults; GOFLAGS=-race puts the race detector into everything.
+soak-system: deps ## everything under random faults for SOAK, and every invariant at the end
+	DELTAPLANE_TEST_SOAK=$(SOAK) DELTAPLANE_TEST_SOAK_SEED=$(SOAK_SEED) go test -count=1 -v -timeout 0 -run NothingIsLostUnderFaults ./test/system
 
 race-soak: deps ## the race tests over and over for SOAK
 	@end=$$(( $$(date +%s) + $$(echo $(SOAK) | sed 's/h/*3600/;s/m/*60/;s/s//') )); n=0; \

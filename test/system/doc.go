@@ -5,5 +5,9 @@
 //     kubeconfig),
 //   - the compose deployment (DELTAPLANE_COMPOSE=1; it must be up).
 //
-// It speaks nothing but gRPC and the Kubernetes REST protocol, as any user would.
+// `make soak-system` runs everything as processes for SOAK, an hour for example, while parts, the
+// API server, NATS and Redis are killed and stopped, connections are cut and Redis is full, at
+// random; then it holds each Job, index, queue, process and log to what they are without faults.
+//
+// The suite speaks nothing but gRPC and the Kubernetes REST protocol, as any user would.
 package system

@@ -37,7 +37,9 @@ func runSuite(t *testing.T, x *Target) {
 	t.Run("the queue is empty at the end", func(t *testing.T) { testQueueDrained(t, x) })
 }
 
-func testFlow(t *testing.T, x *Target) {
+// awaitServed waits until the index serves every collection.
+func awaitServed(t *testing.T, x *Target) {
+	t.Helper()
 	eventually(t, 2*time.Minute, "every collection is served", func(ctx context.Context) error {
 		collections, err := x.index(t).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
 		if err != nil {
@@ -54,6 +56,10 @@ func testFlow(t *testing.T, x *Target) {
 		}
 		return nil
 	})
+}
+
+func testFlow(t *testing.T, x *Target) {
+	awaitServed(t, x)
 	reflections, err := x.reflector(t).ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{})
 	if err != nil {
 		t.Fatal(err)
