@@ -152,7 +152,7 @@ func (p *plane) run(t *testing.T, part string) {
 	t.Helper()
 	switch {
 	case part == "nats": // the all-in-one process without the rest
-		p.start(t, part, "up", "--no-demo", "--skip", "reflector,indexer,queue,controllers,gateway", "--kubeconfig", p.kubeconfig,
+		p.start(t, part, "up", "--no-demo", "--skip", "reflector,indexer,queue,controllers,gateway,console", "--kubeconfig", p.kubeconfig,
 			"--data-dir", filepath.Join(p.dir, "nats"), "--nats-listen", p.ports["nats"], "--log-level", "info")
 	case part == "reflector":
 		p.start(t, part, append(p.serveArgs(part), "--liveness-every", testLiveness.String())...)
