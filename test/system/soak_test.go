@@ -58,7 +58,7 @@ func TestNothingIsLostUnderFaults(t *testing.T) {
 	x := s.sees("indexer", "queue")
 	awaitServed(t, x)
 	l := s.load(x)
-	l.settle(warm)
+	l.settle(min(max(lasts/10, 20*time.Second), 2*time.Minute))
 	before := s.figures()
 	s.torment(lasts, l)
 	l.finish()
@@ -79,9 +79,6 @@ func TestNothingIsLostUnderFaults(t *testing.T) {
 	s.back(before)
 	s.end()
 }
-
-// warm is how long work goes on before figures are taken to compare with.
-const warm = 20 * time.Second
 
 func newSoak(t *testing.T, seed uint64) *soak {
 	t.Helper()

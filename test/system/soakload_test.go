@@ -228,23 +228,27 @@ func (l *soakLoad) gone(name string, j *soakJob) {
 
 // look looks at lags and queues, where they answer.
 func (l *soakLoad) look(ctx context.Context) {
+	lag, keys, silence := int64(0), int64(-1), time.Duration(0)
+	var asked sync.WaitGroup
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	lag, keys, silence := int64(0), int64(-1), time.Duration(0)
-	for _, index := range l.indexes {
-		if all, err := index.ListCollections(ctx, &indexv1.ListCollectionsRequest{}); err == nil {
-			for _, c := range all.GetCollections() {
-				lag = max(lag, c.GetLagRecords())
-				if c.GetSynced() {
-					silence = max(silence, time.Since(c.GetLiveAt().AsTime()))
-				}
-			}
-		}
+	answers := make([]*indexv1.ListCollectionsResponse, len(l.indexes))
+	for i, index := range l.indexes {
+		asked.Go(func() { answers[i], _ = index.ListCollections(ctx, &indexv1.ListCollectionsRequest{}) })
 	}
 	if all, err := l.queues.ListQueues(ctx, &queuev1.ListQueuesRequest{}); err == nil {
 		keys = 0
 		for _, q := range all.GetQueues() {
 			keys += q.GetCounts().GetReady() + q.GetCounts().GetProcessing()
+		}
+	}
+	asked.Wait()
+	for _, all := range answers {
+		for _, c := range all.GetCollections() {
+			lag = max(lag, c.GetLagRecords())
+			if c.GetSynced() {
+				silence = max(silence, time.Since(c.GetLiveAt().AsTime()))
+			}
 		}
 	}
 	l.mu.Lock()
@@ -266,7 +270,7 @@ func (l *soakLoad) String() string {
 	return text
 }
 
-// settle lets the work go on for a while.
+// settle lets the work go on for a while, so that processes are warm.
 func (l *soakLoad) settle(span time.Duration) {
 	l.t.Helper()
 	select {
