@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -39,7 +38,8 @@ type DialConfig struct {
 	AllowPlainToken bool
 	// MaxMessageBytes bounds one received message. Default 64 MiB.
 	MaxMessageBytes int
-	// Tracer makes spans for calls. Default: none, but trace context still passes through.
+	// Tracer makes spans for calls within a span that is recorded. Default: none, but trace
+	// context still passes through.
 	Tracer trace.TracerProvider
 	// Dialer replaces TCP, for listeners in memory.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
@@ -101,7 +101,6 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelOptions(cfg.Tracer)...)),
 		grpc.WithDefaultServiceConfig(config(target)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cmp.Or(cfg.MaxMessageBytes, 64<<20))),
 		grpc.WithStaticStreamWindowSize(streamWindow),
@@ -112,6 +111,7 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}
+	options = append(options, sendTrace(cfg.Tracer)...)
 	if cfg.TokenFile != "" {
 		token, err := newBearer(cfg, target)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -26,7 +27,7 @@ type guard struct {
 	rules  []Rule
 	panics prometheus.Counter
 	calls  *metrics
-	spans  bool // are made by others, which pass the trace context too
+	tracer trace.TracerProvider // nil: no spans
 
 	revisable *revisable
 	methods   map[string]*reception // by full name; complete before calls come
@@ -40,9 +41,7 @@ func (g *guard) unary(
 ) (any, error) {
 	began, method := time.Now(), g.calls.of(name, unaryCall)
 	method.started.Inc()
-	if !g.spans {
-		ctx = passTrace(ctx)
-	}
+	ctx, span := passTrace(ctx, g.tracer, name)
 	ctx, cancel := keepBack(ctx)
 	defer cancel()
 	var unread error // why there is no message: the client's fault, and a status
@@ -59,11 +58,13 @@ func (g *guard) unary(
 		if unread == nil {
 			err = g.status(ctx, name, err)
 		}
-		method.ended(began, err)
+		method.ended(began, err, span)
+		endSpan(span, err)
 		return nil, err
 	}
 	method.sent.Inc()
-	method.ended(began, nil)
+	method.ended(began, nil, span)
+	endSpan(span, nil)
 	return resp, nil
 }
 
@@ -120,10 +121,9 @@ func (g *guard) runUnary(ctx context.Context, name string, handler func(context.
 func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	began, method := time.Now(), g.calls.of(info.FullMethod, streamKind(info))
 	method.started.Inc()
-	if ctx := ss.Context(); !g.spans {
-		if traced := passTrace(ctx); traced != ctx {
-			ss = &within{ss, traced}
-		}
+	// A stream's life is no step of a trace: it has no span.
+	if traced, _ := passTrace(ss.Context(), nil, info.FullMethod); traced != ss.Context() {
+		ss = &within{ss, traced}
 	}
 	if m := g.methods[info.FullMethod]; m != nil && m.largest > 0 {
 		ss = &boundedStream{ss, g.bounded(ss.Context(), ss.RecvMsg, m.largest, info.IsClientStream)}
@@ -132,7 +132,7 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if err != nil {
 		err = g.status(ss.Context(), info.FullMethod, err)
 	}
-	method.ended(began, err)
+	method.ended(began, err, nil)
 	return err
 }
 

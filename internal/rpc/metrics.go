@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // metrics are the grpc_server_* metrics by the names and labels of go-grpc-middleware, so that its
@@ -69,14 +72,18 @@ func (m *metrics) of(fullName, kind string) *method {
 	return known.(*method)
 }
 
-// ended counts a call that began at a time.
-func (c *method) ended(began time.Time, err error) {
+// ended counts a call that began at a time, within a span or nil.
+func (c *method) ended(began time.Time, err error, span trace.Span) {
 	if err == nil {
 		c.ok.Inc()
 	} else {
 		c.m.handled.WithLabelValues(append(c.labels[:3:3], status.Code(err).String())...).Inc()
 	}
-	c.seconds.Observe(time.Since(began).Seconds())
+	var of trace.SpanContext
+	if span != nil {
+		of = span.SpanContext()
+	}
+	tracing.Observe(c.seconds, time.Since(began).Seconds(), of)
 }
 
 const unaryCall = "unary"

@@ -10,12 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
@@ -34,7 +29,8 @@ type Options struct {
 	Log *slog.Logger
 	// Registry receives the grpc_server_* metrics. Default: none are kept.
 	Registry prometheus.Registerer
-	// Tracer makes spans for calls. Default: none, but trace context still passes through.
+	// Tracer makes spans for calls whose caller has a span that is recorded. Default: none, but
+	// trace context still passes through.
 	Tracer trace.TracerProvider
 	// Rules map the handlers' errors to statuses.
 	Rules []Rule
@@ -122,7 +118,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	}
 	_, admission.seats.strangers.everybody = o.Authorizer.(AllowAll)
 	g := &guard{
-		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, spans: makesSpans(o.Tracer),
+		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, tracer: o.Tracer,
 		revisable: newRevisable(), methods: map[string]*reception{}, unmarshal: o.Unmarshal, allow: o.Permit,
 	}
 	if g.unmarshal == nil {
@@ -141,9 +137,6 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(cfg.keepalive()),
 		grpc.WaitForHandlers(true),
-	}
-	if g.spans {
-		options = append(options, grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)))
 	}
 	if cfg.StreamWorkers > 0 {
 		options = append(options, grpc.NumStreamWorkers(uint32(cfg.StreamWorkers)))
@@ -173,21 +166,6 @@ func (c ServerConfig) keepalive() keepalive.ServerParameters {
 	}
 	return p
 }
-
-func otelOptions(tracer trace.TracerProvider) []otelgrpc.Option {
-	if tracer == nil {
-		tracer = tracenoop.NewTracerProvider()
-	}
-	return []otelgrpc.Option{
-		otelgrpc.WithTracerProvider(tracer),
-		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()), // the Prometheus interceptor counts already
-		otelgrpc.WithPropagators(Propagator()),
-		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())),
-	}
-}
-
-// Propagator is the trace context format of every part: W3C.
-func Propagator() propagation.TextMapPropagator { return propagation.TraceContext{} }
 
 // Aside registers services that have no health of their own: the server serves
 // without them.

@@ -13,6 +13,7 @@ const (
 	KeyVerb       = attribute.Key("deltaplane.verb")
 	KeyQueue      = attribute.Key("deltaplane.queue")
 	KeyAttempt    = attribute.Key("deltaplane.attempt")
+	KeyOutcome    = attribute.Key("deltaplane.outcome")
 	KeyRecords    = attribute.Key("deltaplane.records")
 	KeyType       = attribute.Key("deltaplane.type")
 	// KeyCause says on a link what it leads to: one of the causes.
