@@ -139,7 +139,7 @@ var layers = []layer{
 		why:    "what reads requests and writes answers knows no queue and no session",
 		ours:   []string{"core/", "internal/rpc", "proto/", "services/queue/engine"},
 	},
-	{folder: "services/queue/metrics", why: leaf, ours: []string{"core/", "internal/telemetry/series", "services/queue/engine"}},
+	{folder: "services/queue/metrics", why: leaf, ours: []string{"core/", "internal/telemetry/series", "internal/tracing", "services/queue/engine"}},
 	{folder: "services/queue/history", why: leaf, ours: []string{"core/", "proto/", "services/queue/wire"}},
 	{
 		folder: "services/queue/transaction",

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -66,6 +67,7 @@ type Item struct {
 	// Traces are the traceparents of what caused it, newest last, at most 8.
 	Traces []string
 
+	span  trace.SpanContext
 	lease *task
 	mu    *sync.Mutex // guards lease.ends
 }

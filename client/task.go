@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +11,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/internal/wrote"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -155,6 +150,7 @@ func (w *Worker) begin() *task {
 		t.began = time.Now()
 		t.context.deadline = t.began.Add(w.cfg.Timeout)
 		t.context.Context, t.cancel = context.WithCancelCause(w.base)
+		t.context.notes.Cluster = w.cluster
 		w.watch(t.context.deadline)
 		if w.stopping != nil {
 			t.cancelled(w.stopping)
@@ -339,17 +335,19 @@ func (w *Worker) overdue(t *task, now time.Time) bool {
 }
 
 func (w *Worker) reconcile(t *task) Result {
+	run := w.trace(t)
 	if w.cfg.OnStarted != nil {
 		w.cfg.OnStarted(t.item)
 	}
-	res, err := w.traced(&t.context, t.item)
+	res, err := w.call(run.ctx, t.item)
 	var cause error
 	if err != nil {
 		cause = context.Cause(&t.context)
 	}
 	res = decide(res, err, cause)
+	run.end(res, err)
 	if err != nil {
-		w.report(t, res, err)
+		w.report(run.ctx, t, res, err)
 	}
 	if w.cfg.OnFinished != nil {
 		w.cfg.OnFinished(t.item, res.Outcome, err, time.Since(t.began))
@@ -357,7 +355,7 @@ func (w *Worker) reconcile(t *task) Result {
 	return res
 }
 
-func (w *Worker) report(t *task, res Result, err error) {
+func (w *Worker) report(ctx context.Context, t *task, res Result, err error) {
 	level := slog.LevelWarn
 	switch {
 	case res.Outcome == OutcomeRelease:
@@ -373,7 +371,7 @@ func (w *Worker) report(t *task, res Result, err error) {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String("stack", string(p.Stack)))
 	}
-	w.cfg.Log.LogAttrs(&t.context, level, "reconcile failed", attrs...)
+	w.cfg.Log.LogAttrs(ctx, level, "reconcile failed", attrs...)
 }
 
 // finish settles a task and returns the one its goroutine goes on with, or nil.
@@ -390,7 +388,7 @@ func (w *Worker) finish(t *task, res Result) *task {
 		w.abandon()
 	default:
 		w.send(t.id, &res)
-		w.outbox[len(w.outbox)-1].Writes = writes(&t.context.notes, w.cfg.Queue)
+		w.outbox[len(w.outbox)-1].Writes = writes(&t.context.notes)
 	}
 	var next *task
 	if !w.pulls {
@@ -402,12 +400,10 @@ func (w *Worker) finish(t *task, res Result) *task {
 	return next
 }
 
-// writes are what a reconcile wrote. A client that does not know its cluster writes to the queue's,
-// which by custom begins the queue's name.
-func writes(n *wrote.Notes, queue string) (out []*queuev1.Write) {
-	cluster, _, _ := strings.Cut(queue, "/")
+// writes are what a reconcile wrote.
+func writes(n *wrote.Notes) (out []*queuev1.Write) {
 	for _, w := range n.All() {
-		collection := cmp.Or(w.Cluster, cluster) + "/" + w.Resource
+		collection := w.Cluster + "/" + w.Resource
 		if !plain(collection, 512) || !plain(w.Key, 1024) || !plain(w.RV, 128) {
 			continue // no API server has such names, and the settlement must not fail for it
 		}
@@ -424,24 +420,6 @@ func plain(text string, most int) bool {
 // as it may live, the leases to extend are named one by one.
 func (w *Worker) abandon() {
 	w.nameUntil = time.Now().Add(2 * w.lease)
-}
-
-// traced calls the reconciler inside a span that is linked to what caused the
-// item: one run may answer to several causes, so none of them is the parent.
-func (w *Worker) traced(ctx context.Context, item Item) (Result, error) {
-	if w.cfg.Tracer == nil {
-		return w.call(ctx, item)
-	}
-	ctx, span := w.cfg.Tracer.Tracer(tracerName).Start(ctx, "reconcile",
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links(item.Traces)...),
-		trace.WithAttributes(attribute.String("deltaplane.queue", item.Queue), attribute.String("deltaplane.key", item.Key), attribute.Int64("deltaplane.attempt", item.Attempt)))
-	defer span.End()
-	res, err := w.call(ctx, item)
-	if err != nil {
-		span.RecordError(err)
-		span.SetStatus(otelcodes.Error, "reconcile failed")
-	}
-	return res, err
 }
 
 func (w *Worker) call(ctx context.Context, item Item) (res Result, err error) {

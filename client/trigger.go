@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -68,6 +69,9 @@ type TriggerConfig struct {
 	Queue QueueConfig
 	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
+	// Tracer makes a span of each record in its trace, where that is recorded, which the record's
+	// keys carry. Default: none, and they carry the record's own.
+	Tracer trace.TracerProvider
 	// OnSwept is called after every round over all keys.
 	OnSwept func(reason string, keys int, err error)
 }
@@ -357,12 +361,15 @@ func (t *Trigger) Handle(ctx context.Context, b Batch) error {
 			return err
 		}
 	}
-	batches, all := t.items(b)
+	spans := t.traced(ctx, b)
+	batches, all := t.items(ctx, b, spans)
 	for delay, items := range batches {
 		if err := t.add(ctx, delay, items); err != nil {
+			endSpans(spans, err)
 			return err
 		}
 	}
+	endSpans(spans, nil)
 	t.tell(b)
 	if all {
 		return t.Sweep(ctx, SweepOverflow)
@@ -390,7 +397,7 @@ func (t *Trigger) heard(collection string) Revision {
 
 // items folds a batch: one item per key, behind the newest record that named it,
 // under the shortest delay of those records.
-func (t *Trigger) items(b Batch) (batches map[time.Duration][]AddItem, all bool) {
+func (t *Trigger) items(ctx context.Context, b Batch, spans map[int]trace.Span) (batches map[time.Duration][]AddItem, all bool) {
 	mapper := t.cfg.Others[b.Collection]
 	if b.Collection == t.cfg.Primary {
 		mapper = Self()
@@ -416,6 +423,7 @@ func (t *Trigger) items(b Batch) (batches map[time.Duration][]AddItem, all bool)
 		if t.cfg.Delay != nil {
 			delay = max(0, t.cfg.Delay(r)-t.cfg.Gather[b.Collection])
 		}
+		trace := traceOf(ctx, spans, i, r)
 		for _, key := range keys {
 			n, ok := at[key]
 			if !ok {
@@ -426,7 +434,7 @@ func (t *Trigger) items(b Batch) (batches map[time.Duration][]AddItem, all bool)
 			}
 			delays[n] = min(delays[n], delay)
 			items[n].Barrier.Raise(name, Revision{Epoch: r.Epoch, RV: r.RV})
-			items[n].Trace = cmp.Or(r.Trace, items[n].Trace)
+			items[n].Trace = cmp.Or(trace, items[n].Trace)
 		}
 	}
 	batches = map[time.Duration][]AddItem{}

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/internal/tracing"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -44,7 +45,9 @@ type WorkerConfig struct {
 	Grace time.Duration
 	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
-	// Tracer makes a span per reconcile, linked to the item's traces. Default: none.
+	// Tracer makes spans of the wait and of the reconcile in the item's trace, where that is
+	// recorded. One that fails and is not recorded begins a trace of its own: 10 at once, and one
+	// a second from then on. Default: none.
 	Tracer trace.TracerProvider
 	// OnStarted is called when a reconcile begins.
 	OnStarted func(item Item)
@@ -91,6 +94,9 @@ type Worker struct {
 	rec   Reconciler
 	pulls bool // callers of Get take the keys; see Puller
 
+	cluster string
+	errors  tracing.Errors // those that begin a trace
+
 	started  time.Time
 	base     context.Context // reconcilers' contexts derive from it; it has no end of its own
 	handlers sync.WaitGroup
@@ -135,7 +141,7 @@ func NewWorker(conn grpc.ClientConnInterface, rec Reconciler, cfg WorkerConfig) 
 		return nil, err
 	}
 	return &Worker{
-		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec,
+		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec, cluster: clusterOf(cfg.Queue), errors: tracing.NewErrors(),
 		wake: make(chan struct{}, 1), drained: make(chan struct{}), quiet: make(chan struct{}), idle: make(chan struct{}), shut: make(chan struct{}),
 		tasks: map[leaseID]*task{}, retries: map[leaseID]*retry{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
 		lastID: firstID(),

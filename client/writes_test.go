@@ -18,10 +18,13 @@ func TestASettlementNamesWhatItsRunWroteAndNoOther(t *testing.T) {
 			if item.Key == "ns/reads" {
 				return client.Result{}, nil
 			}
-			notes := wrote.In(ctx)
-			notes.Answered("", http.MethodPut, "/api/v1/namespaces/ns/pods/a", []byte(`{"metadata":{"resourceVersion":"7"}}`))
-			notes.Answered("other", http.MethodDelete, "/apis/batch/v1/namespaces/ns/jobs/b", nil)
-			notes.Answered("", http.MethodPut, "/api/v1/nodes/\x00", nil)
+			write := func(cluster, method, path, answer string) {
+				_, call := wrote.Begin(ctx, cluster, method, path)
+				call.CarriedOut([]byte(answer))
+			}
+			write("", http.MethodPut, "/api/v1/namespaces/ns/pods/a", `{"metadata":{"resourceVersion":"7"}}`)
+			write("other", http.MethodDelete, "/apis/batch/v1/namespaces/ns/jobs/b", "")
+			write("", http.MethodPut, "/api/v1/nodes/\x00", "")
 			return client.Result{}, errors.New("no luck")
 		})
 		sc := b.open()

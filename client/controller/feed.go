@@ -95,7 +95,7 @@ func (c *Controller) worker() (*client.Worker, error) {
 		Queue: c.queue.Name(), Name: c.o.Identity + "/" + c.o.Name,
 		Concurrency: c.o.Concurrency, Lease: c.o.Lease, Timeout: c.o.Timeout, Grace: c.o.Grace, Log: c.o.Log, Tracer: c.o.Tracer,
 		OnFinished: func(item client.Item, outcome client.Outcome, err error, took time.Duration) {
-			c.metrics.ended(outcome.String(), took)
+			c.metrics.ended(outcome.String(), took, item.Span())
 			if err == nil {
 				return
 			}

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // metrics count what one controller does. Nil counts nothing.
@@ -56,11 +59,11 @@ func (m *metrics) began() {
 	}
 }
 
-func (m *metrics) ended(outcome string, took time.Duration) {
+func (m *metrics) ended(outcome string, took time.Duration, span trace.SpanContext) {
 	if m != nil {
 		m.running.Dec()
 		m.reconciles.WithLabelValues(outcome).Inc()
-		m.took.Observe(took.Seconds())
+		tracing.Observe(m.took, took.Seconds(), span)
 	}
 }
 

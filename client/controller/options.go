@@ -66,7 +66,8 @@ type Options struct {
 	Live func(ctx context.Context, cluster, path string) ([]byte, error)
 	// Log receives the events, and failures of connections. Default: slog.Default().
 	Log *slog.Logger
-	// Tracer makes a span for each reconcile. Default: none.
+	// Tracer makes spans of reconciles and of their writes by [Controller.Transport], in the trace of
+	// what caused them where that is recorded; see [client.WorkerConfig]. Default: none.
 	Tracer trace.TracerProvider
 	// Metrics is where the controller's metrics are registered. Default: nowhere.
 	Metrics prometheus.Registerer

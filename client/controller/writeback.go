@@ -54,10 +54,25 @@ const mostNoted = 4 << 20
 
 // send notes what the context's reconcile writes.
 func (t *transport) send(r *http.Request) (*http.Response, error) {
+	if !wrote.Writes(r.Method) || r.URL.Query().Has("dryRun") {
+		return t.next.RoundTrip(r)
+	}
+	ctx, call := wrote.Begin(r.Context(), t.cluster, r.Method, r.URL.Path)
+	if call == nil {
+		return t.next.RoundTrip(r)
+	}
+	if ctx != r.Context() {
+		r = r.Clone(ctx) // a RoundTripper must not change what it is given
+		wrote.Inject(ctx, r.Header)
+	}
 	resp, err := t.next.RoundTrip(r)
-	notes := wrote.In(r.Context())
-	if err != nil || notes == nil || !wrote.Writes(r.Method) || resp.StatusCode >= http.StatusBadRequest || r.URL.Query().Has("dryRun") {
+	switch {
+	case err != nil:
+		call.Failed(err.Error())
 		return resp, err
+	case resp.StatusCode >= http.StatusBadRequest:
+		call.Failed(resp.Status)
+		return resp, nil
 	}
 	var answer []byte
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && resp.ContentLength <= mostNoted {
@@ -72,7 +87,7 @@ func (t *transport) send(r *http.Request) (*http.Response, error) {
 			io.Closer
 		}{io.MultiReader(bytes.NewReader(answer), rest), body}
 	}
-	notes.Answered(t.cluster, r.Method, r.URL.Path, answer)
+	call.CarriedOut(answer)
 	return resp, nil
 }
 

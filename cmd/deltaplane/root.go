@@ -80,7 +80,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		ask.NewGet(), describe.NewDescribe(), explain.NewWhy(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), top.NewTop(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
+		ask.NewGet(), describe.NewDescribe(), explain.NewWhy(), inspect.NewTraces(), inspect.NewTrace(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), top.NewTop(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), backup.NewBackup(), backup.NewRestore(), inspect.NewHealth(), auth.NewWhoAmI(), auth.NewAuth(), auth.NewKubeconfig(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

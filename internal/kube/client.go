@@ -196,6 +196,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 	req.Header.Set("User-Agent", c.agent)
+	wrote.Inject(ctx, req.Header)
 	if r.body != nil {
 		req.Header.Set("Content-Type", cmp.Or(r.contentType, "application/json"))
 	}
@@ -217,6 +218,20 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 func (c *Client) do(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	if r.query.Has("dryRun") {
+		return c.answer(ctx, r)
+	}
+	ctx, call := wrote.Begin(ctx, "", r.method, r.path)
+	body, err := c.answer(ctx, r)
+	if err != nil {
+		call.Failed(err.Error())
+		return nil, err
+	}
+	call.CarriedOut(body)
+	return body, nil
+}
+
+func (c *Client) answer(ctx context.Context, r request) ([]byte, error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {
 		return nil, err
@@ -228,9 +243,6 @@ func (c *Client) do(ctx context.Context, r request) ([]byte, error) {
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		return nil, newStatusError(r, resp, body)
-	}
-	if !r.query.Has("dryRun") {
-		wrote.In(ctx).Answered("", r.method, r.path, body)
 	}
 	return body, nil
 }

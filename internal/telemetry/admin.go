@@ -91,6 +91,9 @@ func NewAdmin(cfg AdminConfig, g prometheus.Gatherer, log *slog.Logger) (*Admin,
 	}
 	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	a.mux.HandleFunc("GET /readyz", a.readyz)
+	if cfg.Traces != nil {
+		a.mux.HandleFunc("GET /traces", func(w http.ResponseWriter, r *http.Request) { traces(w, r, cfg.Traces) })
+	}
 	if cfg.Pprof {
 		a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		// The command line may hold a password. Index would serve it by this name.

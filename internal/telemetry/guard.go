@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/certs"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
 )
 
 // AdminConfig says where the admin HTTP server listens.
@@ -28,6 +29,8 @@ type AdminConfig struct {
 	// can then make the process work, and read names of what it holds from a profile
 	// or trace.
 	Pprof bool
+	// Traces adds /traces, which shows what is kept there.
+	Traces *recent.Store
 }
 
 // guarded reports whether callers must be known.

@@ -25,6 +25,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/deltaplane/deltaplane/internal/certs"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // Config says what a service tells about itself. Its zero value logs text at
@@ -38,13 +40,19 @@ type Config struct {
 	LogLevel string
 	// LogOutput receives the log. Default standard error.
 	LogOutput io.Writer
-	// OTLPEndpoint is the host:port, or URL, of an OTLP gRPC collector for
-	// traces. Without one no span is made, but trace context still passes through.
+	// OTLPEndpoint is the host:port, or URL, of an OTLP gRPC collector for traces.
 	OTLPEndpoint string
+	// OTLPFromEnvironment takes the collector from the standard OTEL_EXPORTER_OTLP_* variables.
+	OTLPFromEnvironment bool
 	// OTLPInsecure sends to OTLPEndpoint without TLS; an http:// URL implies it.
 	OTLPInsecure bool
-	// TraceRatio is the share of new traces that is recorded; what the caller
-	// decided is kept. Default 1 (all).
+	// Recent keeps traces in memory where there is no collector. Without either no span is
+	// made, but trace context still passes through.
+	Recent *recent.Store
+	// Writes ties events to the writes of the same process that caused them; nil for no tie.
+	Writes *tracing.Writes
+	// TraceRatio is the share of API events whose traces the reflector samples, 0 for none.
+	// Others record what their caller does, and errors.
 	TraceRatio float64
 	// Instance tells replicas apart in traces. Default: the host name.
 	Instance string
@@ -58,8 +66,13 @@ type Config struct {
 type Telemetry struct {
 	// Log carries the service's name and, inside a span, trace ids.
 	Log *slog.Logger
-	// Tracer makes spans; it makes none without an OTLP endpoint.
+	// Tracer makes spans whose parent is recorded, and those of [tracing.Root]. It makes none
+	// where nobody takes them.
 	Tracer trace.TracerProvider
+	// Events is the share of API events that begin a trace; none where nobody takes spans.
+	Events tracing.Ratio
+	// Writes are the sampled writes of this process; nil where none are known.
+	Writes *tracing.Writes
 	// Registry holds the Go runtime and process metrics, and what the service adds.
 	Registry *prometheus.Registry
 
@@ -77,7 +90,7 @@ func (c Config) Validate() error {
 	default:
 		faults = append(faults, fmt.Errorf("telemetry: log format %q is not text or json", c.LogFormat))
 	}
-	if c.TraceRatio < 0 || c.TraceRatio > 1 {
+	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // NaN is neither
 		faults = append(faults, fmt.Errorf("telemetry: trace ratio %v is not within 0 and 1", c.TraceRatio))
 	}
 	return errors.Join(faults...)
@@ -107,22 +120,32 @@ func Setup(ctx context.Context, c Config) (*Telemetry, error) {
 	if len(c.Certificates) > 0 {
 		t.Registry.MustRegister(certs.NewCollector(c.Certificates))
 	}
-	if c.OTLPEndpoint == "" {
-		return t, nil
+	spans, err := c.spans(ctx)
+	if err != nil || spans == nil {
+		return t, err
 	}
-	provider, err := c.provider(ctx)
+	provider, err := c.provider(ctx, spans)
 	if err != nil {
 		return nil, err
 	}
 	t.Tracer, t.shutdown = provider, provider.Shutdown
+	t.Events, t.Writes = tracing.RatioOf(c.TraceRatio), c.Writes
 	return t, nil
 }
 
-func (c Config) provider(ctx context.Context) (*sdktrace.TracerProvider, error) {
-	var options []otlptracegrpc.Option
-	if strings.Contains(c.OTLPEndpoint, "://") {
+// spans says who takes them; nil for nobody.
+func (c Config) spans(ctx context.Context) (sdktrace.SpanProcessor, error) {
+	if c.OTLPEndpoint == "" && !c.OTLPFromEnvironment {
+		if c.Recent == nil {
+			return nil, nil //nolint:nilnil // nobody is not an error
+		}
+		return c.Recent, nil
+	}
+	var options []otlptracegrpc.Option // what is missing is the environment's
+	switch {
+	case strings.Contains(c.OTLPEndpoint, "://"):
 		options = append(options, otlptracegrpc.WithEndpointURL(c.OTLPEndpoint))
-	} else {
+	case c.OTLPEndpoint != "":
 		options = append(options, otlptracegrpc.WithEndpoint(c.OTLPEndpoint))
 	}
 	if c.OTLPInsecure {
@@ -132,6 +155,10 @@ func (c Config) provider(ctx context.Context) (*sdktrace.TracerProvider, error) 
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: otlp exporter: %w", err)
 	}
+	return sdktrace.NewBatchSpanProcessor(exporter), nil
+}
+
+func (c Config) provider(ctx context.Context, spans sdktrace.SpanProcessor) (*sdktrace.TracerProvider, error) {
 	host, _ := os.Hostname()
 	attrs := []attribute.KeyValue{
 		attribute.String("service.namespace", "deltaplane"),
@@ -141,11 +168,18 @@ func (c Config) provider(ctx context.Context) (*sdktrace.TracerProvider, error) 
 	if c.Version != "" {
 		attrs = append(attrs, attribute.String("service.version", c.Version))
 	}
-	return sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(exporter),
-		sdktrace.WithResource(resource.NewSchemaless(attrs...)),
-		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cmp.Or(c.TraceRatio, 1)))),
-	), nil
+	about, err := resource.New(ctx, resource.WithAttributes(attrs...), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	options := []sdktrace.TracerProviderOption{
+		sdktrace.WithSpanProcessor(spans), sdktrace.WithResource(about),
+		sdktrace.WithSampler(tracing.NewSampler()), sdktrace.WithIDGenerator(tracing.NewIDs()),
+	}
+	if c.Writes != nil {
+		options = append(options, sdktrace.WithSpanProcessor(c.Writes))
+	}
+	return sdktrace.NewTracerProvider(options...), nil
 }
 
 // Shutdown sends what is left to send and closes the exporter, until ctx ends.

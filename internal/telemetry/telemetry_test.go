@@ -18,6 +18,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,20 +59,36 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	}
 }
 
-func TestSpansAreMadeOnlyWithACollector(t *testing.T) {
+func TestSpansAreMadeOnlyWhereSomebodyTakesThem(t *testing.T) {
 	t.Parallel()
-	for endpoint, want := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
-		tel, err := telemetry.Setup(t.Context(), telemetry.Config{OTLPEndpoint: endpoint})
+	for name, c := range map[string]struct {
+		config telemetry.Config
+		want   bool
+	}{
+		"nobody":    {},
+		"collector": {config: telemetry.Config{OTLPEndpoint: "http://127.0.0.1:1"}, want: true},
+		"memory":    {config: telemetry.Config{Recent: recent.New()}, want: true},
+	} {
+		c.config.TraceRatio = 1
+		tel, err := telemetry.Setup(t.Context(), c.config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, span := tel.Tracer.Tracer("t").Start(t.Context(), "s")
-		if got := span.SpanContext().IsSampled(); got != want {
-			t.Errorf("endpoint %q: sampled = %v, want %v", endpoint, got, want)
+		_, span := tel.Tracer.Tracer("t").Start(tracing.Root(t.Context()), "s")
+		if got := span.SpanContext().IsSampled(); got != c.want {
+			t.Errorf("%s: sampled = %v, want %v", name, got, c.want)
 		}
+		if got := tel.Events.Samples(tracing.EventOf("dev/pods.v1", "1")); got != c.want {
+			t.Errorf("%s: an event is sampled: %v, want %v", name, got, c.want)
+		}
+		_, other := tel.Tracer.Tracer("t").Start(t.Context(), "s")
+		if other.SpanContext().IsSampled() {
+			t.Errorf("%s: a span without a parent is sampled", name)
+		}
+		other.End()
 		// There is no collector: a span that ends after the exporter need not be sent.
 		if err := tel.Shutdown(t.Context()); err != nil {
-			t.Errorf("Shutdown() = %v", err)
+			t.Errorf("%s: Shutdown() = %v", name, err)
 		}
 		span.End()
 	}
@@ -114,6 +132,43 @@ func TestAdminPages(t *testing.T) {
 	}
 	if r.Ready || len(r.Checks) != 2 || r.Checks[0].Name != "nats" || !r.Checks[0].OK || r.Checks[1].Error != "not synced" {
 		t.Errorf("/readyz?verbose = %+v", r)
+	}
+}
+
+func TestTracesThatAreKeptArePages(t *testing.T) {
+	t.Parallel()
+	kept := recent.New()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", Recent: kept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := tel.Tracer.Tracer("t").Start(tracing.Root(t.Context()), "event")
+	span.End()
+	a, err := telemetry.NewAdmin(telemetry.AdminConfig{Traces: kept}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := span.SpanContext().TraceID().String()
+	for query, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"":                    {200, id},
+		"?text=event&limit=1": {200, id},
+		"?text=other":         {200, `{"traces":[]}`},
+		"?at-least=1h":        {200, `{"traces":[]}`},
+		"?failed=true":        {200, `{"traces":[]}`},
+		"?id=" + id:           {200, `"service":"deltaplane-reflector"`},
+		"?id=0123":            {404, `id: trace "0123" is not kept`},
+		"?failed=maybe":       {400, "failed"},
+		"?at-least=long":      {400, "at-least"},
+		"?limit=0":            {400, "limit"},
+	} {
+		w := httptest.NewRecorder()
+		a.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/traces"+query, nil))
+		if w.Code != want.code || !strings.Contains(w.Body.String(), want.text) {
+			t.Errorf("/traces%s answers %d %s, want %d with %s", query, w.Code, w.Body, want.code, want.text)
+		}
 	}
 }
 

@@ -2,7 +2,8 @@
 // them.
 //
 // In come requests and their answers, by the clients that a run uses. Out come the last few writes.
-// The notes travel in the run's context; without them nothing is looked at.
+// The notes travel in the run's context. A write of a run that is traced has a span; where there is
+// neither nothing is looked at.
 package wrote
 
 import (
@@ -11,8 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/tidwall/gjson"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
@@ -30,12 +30,23 @@ type Write struct {
 	Resource string
 	// Key is the object's; RV its version by the write, empty where the answer has none.
 	Key, RV string
+	// Began is when it was sent, Ended when it was answered.
+	Began, Ended time.Time
+	// Refused says why it was not carried out; empty where it was.
+	Refused string
 }
+
+// Collection is the name of the collection, without a cluster that is not known.
+func (w *Write) Collection() string { return strings.TrimPrefix(w.Cluster+"/"+w.Resource, "/") }
 
 // Notes are what one run wrote. The zero value is empty. They are safe for concurrent use.
 type Notes struct {
-	mu  sync.Mutex
-	all []Write
+	// Cluster is that of clients that do not know theirs. It is set before the run.
+	Cluster string
+
+	mu      sync.Mutex // guards the rest
+	all     []Write
+	refused []Write
 }
 
 // Key is the key of the notes in a context.
@@ -54,37 +65,32 @@ func (n *Notes) All() []Write {
 	return slices.Clone(n.all)
 }
 
-// Answered notes a request that was carried out, by its answer in JSON, and does nothing for one
-// that wrote no object. A path may begin with that of a proxy.
-func (n *Notes) Answered(cluster, method, path string, answer []byte) {
-	if n == nil {
-		return
-	}
-	w, ok := parse(method, path)
-	if !ok {
-		return
-	}
-	w.Cluster = cluster
-	if meta := gjson.GetBytes(answer, "metadata"); gjson.GetBytes(answer, "kind").Str != "Status" {
-		w.RV = meta.Get("resourceVersion").Str
-		if name := meta.Get("name").Str; strings.HasSuffix(w.Key, "/") || w.Key == "" {
-			w.Key = string(delta.NewKey(strings.TrimSuffix(w.Key, "/"), name))
-		}
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.all) == Most {
-		n.all = append(n.all[:0], n.all[1:]...)
-	}
-	n.all = append(n.all, w)
-}
-
 var verbs = map[string]string{
 	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
 // Writes says whether a request of a method writes.
 func Writes(method string) bool { return verbs[method] != "" }
+
+// Refused are the last writes that were not carried out.
+func (n *Notes) Refused() []Write {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.refused)
+}
+
+func (n *Notes) note(w Write) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := &n.all
+	if w.Refused != "" {
+		list = &n.refused
+	}
+	if len(*list) == Most {
+		*list = append((*list)[:0], (*list)[1:]...)
+	}
+	*list = append(*list, w)
+}
 
 // parse reads which object a request writes. The key of one that is created lacks its name.
 func parse(method, path string) (w Write, ok bool) {

@@ -75,10 +75,7 @@ func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item c
 	if pods := item.AtLeast(a.pods); !pods.IsZero() {
 		seen.Raise(a.pods, pods)
 	}
-	cause := ""
-	if n := len(item.Traces); n > 0 {
-		cause = item.Traces[n-1]
-	}
+	cause := client.TraceOf(ctx)
 	items := make([]client.AddItem, len(jobs))
 	for i, j := range jobs {
 		items[i] = client.AddItem{Key: j.Key, Barrier: seen, Trace: cause}

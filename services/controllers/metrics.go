@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // metrics carry the names of client-go's work queue and of controller-runtime
@@ -87,7 +88,7 @@ func (m *metrics) observe(w *client.WorkerConfig, name string, concurrency int) 
 	m.lost.WithLabelValues(name)
 	w.OnStarted = func(item client.Item) {
 		m.active.WithLabelValues(name).Inc()
-		m.waited.WithLabelValues(name).Observe(max(0, time.Since(item.ReadyAt).Seconds()))
+		tracing.Observe(m.waited.WithLabelValues(name), max(0, time.Since(item.ReadyAt).Seconds()), item.Span())
 		m.mu.Lock()
 		m.running[run{name, item.Key, item.Token}] = time.Now()
 		m.mu.Unlock()
@@ -97,8 +98,8 @@ func (m *metrics) observe(w *client.WorkerConfig, name string, concurrency int) 
 		delete(m.running, run{name, item.Key, item.Token})
 		m.mu.Unlock()
 		m.active.WithLabelValues(name).Dec()
-		m.worked.WithLabelValues(name).Observe(took.Seconds())
-		m.took.WithLabelValues(name).Observe(took.Seconds())
+		tracing.Observe(m.worked.WithLabelValues(name), took.Seconds(), item.Span())
+		tracing.Observe(m.took.WithLabelValues(name), took.Seconds(), item.Span())
 		result := results[outcome]
 		if err != nil && outcome == client.OutcomeRateLimited {
 			result = "error"

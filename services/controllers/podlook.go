@@ -60,10 +60,7 @@ func (l *podLook) Wake(ctx context.Context, keys []string) error {
 	}
 	items := make([]client.AddItem, len(keys))
 	for i, key := range keys {
-		items[i] = client.AddItem{Key: key, Barrier: seen}
-		if n := len(l.item.Traces); n > 0 {
-			items[i].Trace = l.item.Traces[n-1]
-		}
+		items[i] = client.AddItem{Key: key, Barrier: seen, Trace: client.TraceOf(ctx)}
 	}
 	_, err := l.of.queue.Add(ctx, items...) // no items, no call
 	return err

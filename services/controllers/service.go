@@ -117,6 +117,7 @@ func (s *Service) add(name string) error {
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
 		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Gather: pl.gather, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
+		Tracer: s.deps.Telemetry.Tracer,
 		Queue: client.QueueConfig{
 			RateLimiter: pl.limiter, Partitions: s.cfg.Partitions, AbsorbDelays: pl.absorb, MaxDeliveries: maxDeliveries, Lease: max(s.cfg.Lease, 0),
 		},

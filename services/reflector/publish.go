@@ -11,11 +11,13 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // publisher moves what is staged to the log.
 type publisher struct {
 	r     *reflection
+	name  string // of the collection
 	w     *stream.Writer
 	lease *stream.Lease
 	wake  chan struct{} // cap 1
@@ -49,7 +51,7 @@ func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from del
 	if !l.unread { // else others may have read what this process could not
 		stage.Digest(l.shadow.Digest())
 	}
-	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage, key: r.log.Key(r.col)}
+	return &publisher{r: r, name: r.col.String(), w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage, key: r.log.Key(r.col)}
 }
 
 // add changes the stage and wakes the publisher; it never waits for the log.
@@ -176,16 +178,11 @@ func (p *publisher) repair() {
 	}
 }
 
-// publish appends a batch in one span, whose context the records carry.
-func (p *publisher) publish(ctx context.Context, records []delta.Record, heard time.Time) error {
-	ctx, span := p.r.tracer.Start(ctx, "reflector.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(spanAttributes(p.r.col, len(records))...))
-	defer span.End()
-	if parent := traceparent(ctx); parent != "" {
-		for i := range records {
-			records[i].Trace = parent
-		}
-	}
-	oldest, newest, synced := time.Time{}, time.Time{}, 0
+// publish appends a batch. Records of events that are traced carry the context.
+func (p *publisher) publish(ctx context.Context, records []delta.Record, heard time.Time) (err error) {
+	spans := p.r.tracer.begin(ctx, p.name, records, time.Now())
+	defer func() { endTraces(spans, len(records), err) }()
+	oldest, newest, latest, synced := time.Time{}, time.Time{}, 0, 0
 	for i := range records {
 		if records[i].Kind == delta.KindSynced {
 			synced++
@@ -195,7 +192,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 			continue
 		}
 		if at.After(newest) {
-			newest = at
+			newest, latest = at, i
 		}
 		if oldest.IsZero() || at.Before(oldest) {
 			oldest = at
@@ -206,7 +203,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	p.mu.Unlock()
 	p.count()
 	p.r.state.set(func(v *view) { v.sourceAt = heard })
-	err := p.lease.Hold(ctx)
+	err = p.lease.Hold(ctx)
 	if err == nil {
 		err = p.w.Append(ctx, records)
 	}
@@ -221,10 +218,9 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 		p.lease.Owe(due)
 	}
 	if err != nil {
-		span.RecordError(err)
 		return err
 	}
-	p.acknowledged(records, newest)
+	p.acknowledged(records, newest, spanOf(spans, latest))
 	return nil
 }
 
@@ -241,8 +237,8 @@ func (p *publisher) told(synced int) (complete, due bool) {
 }
 
 // acknowledged reports what has been published. Appends of a busy stage are counted when they are
-// on their way: the writer sends them until they are acknowledged.
-func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
+// on their way: the writer sends them until they are acknowledged. Of is the span of the newest.
+func (p *publisher) acknowledged(records []delta.Record, newest time.Time, of trace.SpanContext) {
 	p.lease.Report(p.w.Epoch(), p.w.Acked())
 	name := p.r.label()
 	kinds := map[delta.Kind]int{}
@@ -255,7 +251,7 @@ func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 	var lag time.Duration
 	if !newest.IsZero() {
 		lag = time.Since(newest)
-		p.r.metrics.publishSeconds.WithLabelValues(name).Observe(lag.Seconds())
+		tracing.Observe(p.r.metrics.publishSeconds.WithLabelValues(name), lag.Seconds(), of)
 	}
 	last := records[len(records)-1].Watermark
 	p.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"math"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -34,7 +33,7 @@ type reflection struct {
 	log     *stream.Conn
 	kube    *kube.Client
 	slog    *slog.Logger
-	tracer  trace.Tracer
+	tracer  tracer
 	metrics *metrics
 	faults  *logDeduplicator
 

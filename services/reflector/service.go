@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/authority"
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -27,7 +25,7 @@ type Service struct {
 	registry  *registry
 	authority *authority.Authority // nil: every caller may do everything
 	slog      *slog.Logger
-	tracer    trace.Tracer
+	tracer    tracer
 	metrics   *metrics
 	faults    *logDeduplicator
 	rpc       *rpc.Server
@@ -55,7 +53,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 		return nil, errPlainSecrets
 	}
 	s := &Service{
-		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
+		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: newTracer(tel),
 		desired: map[string]*desired{}, relists: map[string]uint64{}, removals: map[string]*removal{}, found: map[string]map[delta.Collection]bool{}, moved: make(chan struct{}),
 	}
 	for _, c := range append([]Cluster{{Name: s.cfg.Cluster, Kube: kc}}, s.cfg.Clusters...) {

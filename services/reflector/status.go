@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -163,15 +161,4 @@ func matches(name, asked string) bool {
 	}
 	c, err := delta.ParseCollection(name)
 	return err == nil && c.Group != "" && asked == c.Resource+"."+c.Group
-}
-
-func spanAttributes(col delta.Collection, n int) []attribute.KeyValue {
-	return []attribute.KeyValue{attribute.String("deltaplane.collection", col.String()), attribute.Int("deltaplane.records", n)}
-}
-
-// traceparent is the span context of ctx as a header value; empty without one.
-func traceparent(ctx context.Context) string {
-	carrier := propagation.MapCarrier{}
-	rpc.Propagator().Inject(ctx, carrier)
-	return carrier.Get("traceparent")
 }

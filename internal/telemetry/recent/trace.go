@@ -19,6 +19,8 @@ type Summary struct {
 	// Spans and Errors count the spans that are kept, and those of them that failed.
 	Spans  int `json:"spans"`
 	Errors int `json:"errors"`
+	// Services are those whose spans are kept, sorted.
+	Services []string `json:"services"`
 	// Dropped counts the spans that were not kept because the trace has too many.
 	Dropped int `json:"dropped,omitempty"`
 }
@@ -97,7 +99,11 @@ func (t *stored) summary() Summary {
 		if span.Failed {
 			s.Errors++
 		}
+		if !slices.Contains(s.Services, span.Service) {
+			s.Services = append(s.Services, span.Service)
+		}
 	}
+	slices.Sort(s.Services)
 	s.Duration = end.Sub(s.Start)
 	s.Name = first.title()
 	return s

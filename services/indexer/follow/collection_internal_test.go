@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -136,7 +137,7 @@ func TestARecordOfUnknownSchemaPutsItsKeyInDoubt(t *testing.T) {
 	}
 }
 
-func TestABatchIsLinkedToTheTracesOfItsSampledDeltas(t *testing.T) {
+func TestEachSampledDeltaOfABatchHasASpanInItsTraceAndAnExemplar(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
 	c := newTestCollection(t, spans)
@@ -145,13 +146,21 @@ func TestABatchIsLinkedToTheTracesOfItsSampledDeltas(t *testing.T) {
 	records[0].Trace = "00-11111111111111111111111111111111-2222222222222222-01"
 	records[1].Trace = "00-33333333333333333333333333333333-4444444444444444-00"
 	records[2].Trace = "00-55555555555555555555555555555555-6666666666666666-01"
+	records[2].StoredAt = now
 	mustApply(t, c, delta.Batch{Records: records, Next: 5})
 	ended := spans.Ended()
-	if len(ended) != 1 || len(ended[0].Links()) != 2 {
-		t.Fatalf("%d spans, want one with the two sampled links", len(ended))
+	if len(ended) != 2 {
+		t.Fatalf("%d spans, want those of the two sampled deltas", len(ended))
 	}
-	if got := ended[0].Links()[1].SpanContext.TraceID().String(); got != strings.Repeat("5", 32) {
-		t.Errorf("second link is to trace %s", got)
+	if got := ended[1]; got.SpanContext().TraceID().String() != strings.Repeat("5", 32) || got.Parent().SpanID().String() != strings.Repeat("6", 16) {
+		t.Errorf("the second span is of trace %s, below %s", got.SpanContext().TraceID(), got.Parent().SpanID())
+	}
+	var out dto.Metric
+	if err := c.metrics.visible.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), strings.Repeat("5", 32)) {
+		t.Errorf("no exemplar: %v", &out)
 	}
 }
 

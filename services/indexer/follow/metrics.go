@@ -2,17 +2,15 @@ package follow
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry/series"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // metrics counts what is read of the logs. What can be read from a snapshot is
@@ -84,37 +82,38 @@ func (m *metrics) applied(collection string, r store.Result) {
 	}
 }
 
-// observe records how long live deltas took until they were visible, and a span
-// for those that are traced.
+// mostTraced is how many deltas of a batch have a span.
+const mostTraced = 32
+
+// observe records how long live deltas took until they were visible, and a span for those that are
+// traced.
 func (c *Collection) observe(ctx context.Context, records []delta.Record, began, visible time.Time) {
-	var links []trace.Link
+	traced := 0
 	for i := range records {
 		r := &records[i]
 		if r.Kind != delta.KindDelta {
 			continue
 		}
+		var span trace.SpanContext
+		if tracing.Sampled(r.Trace) && traced < mostTraced {
+			traced++
+			span = c.applied(ctx, r, len(records), began, visible)
+		}
 		if !r.PublishedAt.IsZero() {
-			c.metrics.latency.Observe(max(0, visible.Sub(r.PublishedAt).Seconds()))
+			tracing.Observe(c.metrics.latency, max(0, visible.Sub(r.PublishedAt).Seconds()), span)
 		}
 		if !r.StoredAt.IsZero() {
-			c.metrics.visible.Observe(max(0, visible.Sub(r.StoredAt).Seconds()))
-		}
-		if strings.HasSuffix(r.Trace, "-01") && len(links) < 32 {
-			from := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": r.Trace})
-			links = append(links, trace.LinkFromContext(from))
+			tracing.Observe(c.metrics.visible, max(0, visible.Sub(r.StoredAt).Seconds()), span)
 		}
 	}
-	if links == nil {
-		return
-	}
-	// One batch folds several deltas: it links to them, unless there is only one.
-	if len(links) == 1 {
-		ctx = trace.ContextWithRemoteSpanContext(ctx, links[0].SpanContext)
-	}
-	_, span := c.tracer.Start(ctx, "index.apply", trace.WithTimestamp(began), trace.WithLinks(links...),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("deltaplane.collection", c.Name), attribute.Int("deltaplane.records", len(records))))
+}
+
+// applied makes the span of one delta of a batch.
+func (c *Collection) applied(ctx context.Context, r *delta.Record, records int, began, visible time.Time) trace.SpanContext {
+	_, span := c.tracer.Start(tracing.With(ctx, r.Trace), "index", trace.WithTimestamp(began), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		tracing.KeyCollection.String(c.Name), tracing.KeyKey.String(string(r.Key)), tracing.KeyRV.String(r.RV), tracing.KeyRecords.Int(records)))
 	span.End(trace.WithTimestamp(visible))
+	return span.SpanContext()
 }
 
 // fileMetrics tell of checkpoints.

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/telemetry/series"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -189,7 +191,7 @@ func (l *Queue) Leased(now int64, leases []workqueue.Lease) {
 	again := 0
 	for i := range leases {
 		waited := max(now-leases[i].AddedAt, 0)
-		l.waited.Observe(float64(waited) / 1e6)
+		tracing.Observe(l.waited, float64(waited)/1e6, newest(leases[i].Traces))
 		l.did.waited.Add(waited)
 		if leases[i].Attempt > 1 {
 			again++
@@ -197,6 +199,14 @@ func (l *Queue) Leased(now int64, leases []workqueue.Lease) {
 	}
 	Count(l.redelivered, again)
 	l.did.leases.Add(int64(len(leases)))
+}
+
+// newest is the newest cause of a lease, where that is recorded.
+func newest(traces []string) (of trace.SpanContext) {
+	if n := len(traces); n > 0 && tracing.Sampled(traces[n-1]) {
+		of = tracing.Parse(traces[n-1])
+	}
+	return of
 }
 
 // Settled counts a settlement. A token is the time of its lease, or barely

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/explain"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
 	"github.com/deltaplane/deltaplane/services/console"
 )
 
@@ -20,6 +21,8 @@ type consoleFlags struct {
 	config    console.Config
 	dial      rpc.DialConfig
 	addresses cli.DialFlags
+	// kept are the traces that are shown; nil for none.
+	kept *recent.Store
 }
 
 func (c *consoleFlags) register(flags *pflag.FlagSet, prefix string) {
@@ -135,6 +138,9 @@ func runConsole(ctx context.Context, c *consoleFlags, t telemetry.Config) error 
 			return err
 		}
 		defer done()
+		if c.kept != nil {
+			deps.Traces = keptTraces{c.kept}
+		}
 		cfg := c.config
 		cfg.Version, cfg.OwnRights = cli.BuildVersion(), c.dial.TLS.CertFile != ""
 		service, err := console.New(cfg, deps, tel)

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,9 +40,7 @@ by /readyz of its admin port and by its log, and its health is NOT_SERVING meanw
 
 // withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.
 func withTelemetry(ctx context.Context, c telemetry.Config, service string, run func(*telemetry.Telemetry) error) error {
-	if c.TraceRatio == 0 { // said so: the default of the flag is 1, and of the configuration too
-		c.TraceRatio = math.SmallestNonzeroFloat64
-	}
+	c.OTLPFromEnvironment = standardCollector(os.LookupEnv)
 	c.Service, c.Version = service, cli.BuildVersion()
 	tel, err := telemetry.Setup(ctx, c)
 	if err != nil {
@@ -51,6 +50,22 @@ func withTelemetry(ctx context.Context, c telemetry.Config, service string, run 
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	return errors.Join(err, tel.Shutdown(flush))
+}
+
+// standardCollector says whether OpenTelemetry's own variables name a collector.
+func standardCollector(lookup func(string) (string, bool)) bool {
+	if off, _ := lookup("OTEL_SDK_DISABLED"); strings.EqualFold(off, "true") {
+		return false
+	}
+	if exporter, _ := lookup("OTEL_TRACES_EXPORTER"); exporter != "" && exporter != "otlp" {
+		return false
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		if endpoint, _ := lookup(name); endpoint != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // serving are the flags every `serve` command has.

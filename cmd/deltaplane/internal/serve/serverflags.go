@@ -19,9 +19,9 @@ func registerTelemetry(flags *pflag.FlagSet, c *telemetry.Config, level string) 
 	defer cli.Section(flags, cli.SectionTelemetry)()
 	flags.StringVar(&c.LogFormat, "log-format", "text", "`format` of the log: text or json")
 	flags.StringVar(&c.LogLevel, "log-level", level, "least `level` that is logged: debug, info, warn or error")
-	flags.StringVar(&c.OTLPEndpoint, "otlp-endpoint", "", "host:port or URL of an OTLP gRPC `collector` for traces (default: no traces are exported)")
+	flags.StringVar(&c.OTLPEndpoint, "otlp-endpoint", "", "host:port or URL of an OTLP gRPC `collector` for traces (default: that of the OTEL_EXPORTER_OTLP_* variables, else none)")
 	flags.BoolVar(&c.OTLPInsecure, "otlp-insecure", false, "send traces without TLS")
-	flags.Float64Var(&c.TraceRatio, "trace-ratio", 1, "share of new traces that is recorded, 0 to 1")
+	flags.Float64Var(&c.TraceRatio, "trace-ratio", 0.01, "share of API events whose traces are recorded, 0 to 1: the reflector decides, for all services; errors are recorded besides")
 }
 
 // registerServer adds the flags of one gRPC server. The prefix tells the servers of one process

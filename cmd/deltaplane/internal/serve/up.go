@@ -23,6 +23,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 	"github.com/deltaplane/deltaplane/services/controllers"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
@@ -138,6 +140,11 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.indexer.Encryption = policy
 	u.log.encrypt(policy)
 	u.ownCluster = !u.kube.Given()
+	u.telemetry.Writes = tracing.NewWrites()
+	if u.telemetry.OTLPEndpoint == "" && !standardCollector(os.LookupEnv) {
+		u.telemetry.Recent = recent.New()
+		u.security.admin.Traces = u.telemetry.Recent
+	}
 	for _, name := range u.skip {
 		if !slices.Contains(skippable, name) {
 			errs = append(errs, fmt.Errorf("--skip %q: want %s", name, strings.Join(skippable, ", ")))
@@ -177,6 +184,9 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.gateway.config.Cluster, u.gateway.index, u.gateway.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
 	u.gateway.config.TLS.CertFile, u.gateway.config.TLS.KeyFile = u.security.tls.CertFile, u.security.tls.KeyFile
 	u.completeConsole()
+	if u.security.auth.TokenFile == "" && !u.indexer.Access.Set() { // else a trace may name what a caller may not see
+		u.console.kept = u.telemetry.Recent
+	}
 	u.nodes.config.RootDir = filepath.Join(u.dataDir, "nodes")
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
 	if u.runs("controllers") {
