@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/client/controller"
@@ -128,7 +129,14 @@ func TestTheTransportNotesWhatAReconcileWrites(t *testing.T) {
 		{Verb: "patch", Cluster: "dev", Resource: "pods.v1", Key: "ns/a"},
 		{Verb: "delete", Cluster: "dev", Resource: "pods.v1", Key: "ns/a", RV: "7"},
 	}
-	if got := n.All(); !slices.Equal(got, want) {
+	got := n.All()
+	for i := range got {
+		if got[i].Began.IsZero() || got[i].Ended.Before(got[i].Began) {
+			t.Errorf("%s took from %v to %v", got[i].Verb, got[i].Began, got[i].Ended)
+		}
+		got[i].Began, got[i].Ended = time.Time{}, time.Time{}
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("noted %v, want %v", got, want)
 	}
 }

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
@@ -217,16 +216,19 @@ func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 	}
 }
 
-func TestRecordsCarryTheSpanOfTheirBatch(t *testing.T) {
+func TestRecordsOfSampledEventsCarryTheirTrace(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		w.send(event("ADDED", object("b", 11)))
+		w.hold()
+	}
 	nats := embeddedtest.NATS(t).URL()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t), TraceRatio: 1, Recent: recent.New()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tel.Tracer = sdktrace.NewTracerProvider()
 	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
 	if err != nil {
 		t.Fatal(err)
@@ -245,9 +247,12 @@ func TestRecordsCarryTheSpanOfTheirBatch(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
 	m := follow(t, nats, pods)
-	m.until(t, "the pod", func() bool { return m.revision().RV == "10" })
-	if r, _ := m.get("default/a"); len(r.Trace) != 55 || r.ObservedAt.IsZero() || r.PublishedAt.Before(r.ObservedAt) {
-		t.Errorf("trace %q, observed %v, published %v", r.Trace, r.ObservedAt, r.PublishedAt)
+	m.until(t, "the pods", func() bool { return m.revision().RV == "11" })
+	if r, _ := m.get("default/a"); r.Trace != "" || r.ObservedAt.IsZero() || r.PublishedAt.Before(r.ObservedAt) {
+		t.Errorf("of the list: trace %q, observed %v, published %v; want no trace", r.Trace, r.ObservedAt, r.PublishedAt)
+	}
+	if r, _ := m.get("default/b"); len(r.Trace) != 55 || !strings.HasSuffix(r.Trace, "-01") {
+		t.Errorf("of the watch: trace %q, want a sampled one", r.Trace)
 	}
 	m.until(t, "a liveness record", func() bool { return len(m.kinds(delta.KindLiveness)) > 0 })
 	cancel()
