@@ -138,6 +138,9 @@
 {{- if and .Values.gateway.enabled (eq .Values.tls.mode "none") -}}
 {{- fail "gateway.enabled needs tls.mode cert-manager or secrets: clients of Kubernetes send no token without TLS" -}}
 {{- end -}}
+{{- if and .Values.console.enabled (eq .Values.tls.mode "none") -}}
+{{- fail "console.enabled needs tls.mode cert-manager or secrets: the tokens of those who look travel through it" -}}
+{{- end -}}
 {{- if and .Values.admission.enabled (eq .Values.tls.mode "none") -}}
 {{- fail "admission.enabled needs tls.mode cert-manager or secrets: the API server calls webhooks by TLS" -}}
 {{- end -}}

@@ -69,8 +69,8 @@ func program(t *testing.T) string {
 // cases are what the chart is rendered with; all of them are held to the same rules.
 var cases = map[string][]string{
 	"defaults":         nil,
-	"everything":       {"--set", "controllers.run={job,nodelifecycle,tainteviction,podgc}", "--set", "gateway.enabled=true,gateway.clientCertificates=impersonate,admission.enabled=true,tls.mode=cert-manager"},
-	"secrets":          {"--set", "controllers.run={job}", "--set", "tls.mode=secrets,gateway.enabled=true,admission.enabled=true,admission.caBundle=QUJD"},
+	"everything":       {"--set", "controllers.run={job,nodelifecycle,tainteviction,podgc}", "--set", "gateway.enabled=true,gateway.clientCertificates=impersonate,console.enabled=true,console.hosts={console.example.com},admission.enabled=true,tls.mode=cert-manager"},
+	"secrets":          {"--set", "controllers.run={job}", "--set", "tls.mode=secrets,gateway.enabled=true,console.enabled=true,console.replicas=2,admission.enabled=true,admission.caBundle=QUJD"},
 	"one of each":      {"--set", "controllers.run={job}", "--set", "reflector.replicas=1,indexer.replicas=1,queue.replicas=1,controllers.replicas=1,nats.replicas=1,redis.replicas=1"},
 	"five":             {"--set", "nats.replicas=5,redis.replicas=5"},
 	"no persistence":   {"--set", "nats.persistence.enabled=false,redis.persistence.enabled=false"},
@@ -209,7 +209,7 @@ func TestPartsAreNamedInDocuments(t *testing.T) { //nolint:paralleltest // see a
 		got = append(got, w.name)
 	}
 	slices.Sort(got)
-	want := []string{"deltaplane-controllers", "deltaplane-gateway", "deltaplane-indexer", "deltaplane-nats", "deltaplane-queue", "deltaplane-redis", "deltaplane-reflector"}
+	want := []string{"deltaplane-console", "deltaplane-controllers", "deltaplane-gateway", "deltaplane-indexer", "deltaplane-nats", "deltaplane-queue", "deltaplane-redis", "deltaplane-reflector"}
 	if !slices.Equal(got, want) {
 		t.Errorf("everything runs %v, want %v", got, want)
 	}

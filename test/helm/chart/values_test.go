@@ -37,6 +37,7 @@ func TestValuesThatAreWrongAreRefusedByName(t *testing.T) { //nolint:paralleltes
 		{"log.level=trace", "/log/level"},
 		{"image.pullPolicy=Sometimes", "/image/pullPolicy"},
 		{"gateway.enabled=true", "gateway.enabled needs tls.mode"},
+		{"console.enabled=true", "console.enabled needs tls.mode"},
 		{"admission.enabled=true,controllers.run={job}", "admission.enabled needs tls.mode"},
 		{"admission.enabled=true,tls.mode=cert-manager", "admission.enabled needs controllers.run"},
 		{"admission.enabled=true,tls.mode=secrets,controllers.run={job}", "admission.caBundle"},
