@@ -14,7 +14,7 @@ const envPrefix = "DELTAPLANE_"
 
 // ownTests are the variables of this project's tests, examples and builds that are no settings.
 var ownTests = set(
-	"ANSWERS", "CACHE", "CHAOS", "CHAOS_DIR", "CHAOS_SEED", "CLIENTS", "COMPOSE", "CONTAINERD_BIN", "ENGINE", "ETCD", "EXAMPLE", "FAILOVERS",
+	"ANSWERS", "CACHE", "CHAOS", "CHAOS_DIR", "CHAOS_SEED", "CLIENTS", "COMPOSE", "CONSOLE_PICTURES", "CONSOLE_ROWS", "CONTAINERD_BIN", "ENGINE", "ETCD", "EXAMPLE", "FAILOVERS",
 	"GOLDEN", "IMAGE", "KILL_JOBS", "KUBE", "KUBECTL", "KUBE_PROGRAMS", "MODFILE_DIR", "QUEUE", "REDIS_SERVER", "REQUESTS", "ROUNDS",
 	"SEED", "SOAK_OPS", "SWAPS", "WRITES",
 )

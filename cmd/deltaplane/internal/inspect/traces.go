@@ -63,7 +63,7 @@ that run alone send theirs to a collector (--otlp-endpoint).`,
 			}
 			rows := [][]string{{"TRACE", "BEGAN", "TOOK", "SPANS", "ERRORS", "NAME"}}
 			for _, t := range page.Traces {
-				rows = append(rows, []string{t.ID, t.Start.UTC().Format(time.RFC3339), short(t.Duration), fmt.Sprint(t.Spans), fmt.Sprint(t.Errors), t.Name})
+				rows = append(rows, []string{t.ID, t.Start.UTC().Format(time.RFC3339), short(t.Duration), fmt.Sprint(t.Spans), fmt.Sprint(t.Errors), show.Printable(t.Name)})
 			}
 			return show.Table(cmd.OutOrStdout(), rows)
 		},
@@ -86,7 +86,8 @@ func NewTrace() *cobra.Command {
 after the first, how long it took, and what it is about. Links lead to other traces, those
 of the events of what was written among them; most of these are recorded only where the
 write's trace is.`,
-		Args: cli.Args(cobra.ExactArgs(1)),
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: f.complete,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			var t recent.Trace
 			if err := f.get(cmd, url.Values{"id": {a[0]}}, &t); err != nil || f.output == "json" {
@@ -105,7 +106,7 @@ func printTrace(out io.Writer, t recent.Trace) error {
 		indent := strings.Repeat("  ", s.Depth)
 		rows = append(rows, []string{short(s.Start.Sub(t.Start)), short(s.End.Sub(s.Start)), strings.TrimPrefix(s.Service, "deltaplane-"), indent + spanText(s)})
 		if s.Failed {
-			rows = append(rows, []string{"", "", "", indent + "  error: " + s.Status})
+			rows = append(rows, []string{"", "", "", indent + "  error: " + show.Printable(s.Status)})
 		}
 		for _, l := range s.Links {
 			if l.Kept {
@@ -127,11 +128,11 @@ func spanText(s recent.Span) string {
 	var about []string
 	for key, v := range s.Attributes {
 		if name, ours := strings.CutPrefix(key, "deltaplane."); ours && v != "" {
-			about = append(about, name+"="+v)
+			about = append(about, show.Printable(name+"="+v))
 		}
 	}
 	slices.Sort(about)
-	return strings.Join(append([]string{s.Name}, about...), " ")
+	return strings.Join(append([]string{show.Printable(s.Name)}, about...), " ")
 }
 
 func linkText(l recent.Link) string {
@@ -161,6 +162,24 @@ func (f *traceFlags) get(cmd *cobra.Command, query url.Values, into any) error {
 		return show.PrintJSON(cmd.OutOrStdout(), into)
 	}
 	return nil
+}
+
+// complete offers the ids of the traces that are kept, the newest first, within a second.
+func (f *traceFlags) complete(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := cli.ContextWithTimeout(cmd, min(f.timeout, time.Second))
+	defer cancel()
+	var page telemetry.Traces
+	if body, err := f.fetch(ctx, url.Values{"limit": {"200"}}); err != nil || json.Unmarshal(body, &page) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ids := make([]cobra.Completion, len(page.Traces))
+	for i, t := range page.Traces {
+		ids[i] = cobra.CompletionWithDesc(t.ID, show.Printable(t.Name))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
 // mostPage bounds an answer.
