@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -34,7 +35,7 @@ func (k keptTraces) Get(id string) *consolev1.Trace {
 			Id: s.ID, Parent: s.Parent, Name: s.Name, Service: s.Service, Begin: timestamppb.New(s.Start), Duration: durationpb.New(s.End.Sub(s.Start)),
 		}
 		if s.Failed {
-			span.Error = s.Status
+			span.Error = cmp.Or(s.Status, "failed")
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Attributes)) {
 			span.Attributes = append(span.Attributes, &consolev1.Setting{Name: name, Value: s.Attributes[name]})

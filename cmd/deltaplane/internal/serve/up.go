@@ -143,7 +143,10 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.telemetry.Writes = tracing.NewWrites()
 	if u.telemetry.OTLPEndpoint == "" && !standardCollector(os.LookupEnv) {
 		u.telemetry.Recent = recent.New()
-		u.security.admin.Traces = u.telemetry.Recent
+		// A trace may name what a caller may not see.
+		if a := u.security.admin; u.security.open() || a.TokenFile != "" || a.TLS.CAFile != "" {
+			u.security.admin.Traces = u.telemetry.Recent
+		}
 	}
 	for _, name := range u.skip {
 		if !slices.Contains(skippable, name) {
@@ -184,7 +187,7 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.gateway.config.Cluster, u.gateway.index, u.gateway.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
 	u.gateway.config.TLS.CertFile, u.gateway.config.TLS.KeyFile = u.security.tls.CertFile, u.security.tls.KeyFile
 	u.completeConsole()
-	if u.security.auth.TokenFile == "" && !u.indexer.Access.Set() { // else a trace may name what a caller may not see
+	if u.security.open() {
 		u.console.kept = u.telemetry.Recent
 	}
 	u.nodes.config.RootDir = filepath.Join(u.dataDir, "nodes")
