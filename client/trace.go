@@ -80,7 +80,7 @@ func (r *traced) end(res Result, err error) {
 	failed := err != nil && res.Outcome != OutcomeRelease && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrStopping)
 	if r.span == nil {
 		refused := r.t.context.notes.Refused()
-		if !failed && len(refused) == 0 || !r.w.errors.Allow(time.Now()) {
+		if !failed && (err != nil || len(refused) == 0) || !r.w.errors.Allow(time.Now()) {
 			return
 		}
 		r.begin(tracing.Root(trace.ContextWithSpanContext(r.ctx, trace.SpanContext{})), r.barrier()...)

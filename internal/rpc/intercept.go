@@ -41,11 +41,12 @@ func (g *guard) unary(
 ) (any, error) {
 	began, method := time.Now(), g.calls.of(name, unaryCall)
 	method.started.Inc()
-	ctx, span := passTrace(ctx, g.tracer, name)
-	ctx, cancel := keepBack(ctx)
+	ctx, cancel := keepBack(passTrace(ctx))
 	defer cancel()
+	var span trace.Span
 	var unread error // why there is no message: the client's fault, and a status
 	resp, err := g.runUnary(ctx, name, func(ctx context.Context) (any, error) {
+		ctx, span = beginSpan(ctx, g.tracer, name) // of callers that may call, and of nobody else
 		return handler(ctx, func(req any) error {
 			if unread = read(req); unread != nil {
 				return unread
@@ -122,7 +123,7 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	began, method := time.Now(), g.calls.of(info.FullMethod, streamKind(info))
 	method.started.Inc()
 	// A stream's life is no step of a trace: it has no span.
-	if traced, _ := passTrace(ss.Context(), nil, info.FullMethod); traced != ss.Context() {
+	if traced := passTrace(ss.Context()); traced != ss.Context() {
 		ss = &within{ss, traced}
 	}
 	if m := g.methods[info.FullMethod]; m != nil && m.largest > 0 {

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -24,19 +25,22 @@ const (
 // Propagator is the trace context format of every part: W3C.
 func Propagator() propagation.TextMapPropagator { return propagation.TraceContext{} }
 
-// passTrace takes the caller's trace context into that of the call, and begins a span where the
-// caller's is recorded. Most calls have none: what handlers of statistics cost would be as much as
-// a read of the index takes.
-func passTrace(ctx context.Context, tracer trace.TracerProvider, method string) (context.Context, trace.Span) {
+// passTrace takes the caller's trace context into that of the call.
+func passTrace(ctx context.Context) context.Context {
 	parents := metadata.ValueFromIncomingContext(ctx, traceparent)
 	if len(parents) == 0 {
-		return ctx, nil
+		return ctx
 	}
 	carrier := propagation.MapCarrier{traceparent: parents[0]}
 	if states := metadata.ValueFromIncomingContext(ctx, "tracestate"); len(states) > 0 {
 		carrier["tracestate"] = strings.Join(states, ",")
 	}
-	ctx = Propagator().Extract(ctx, carrier)
+	return Propagator().Extract(ctx, carrier)
+}
+
+// beginSpan begins a span where the caller's is recorded; nil for most calls: what handlers of
+// statistics cost would be as much as a read of the index takes.
+func beginSpan(ctx context.Context, tracer trace.TracerProvider, method string) (context.Context, trace.Span) {
 	if tracer == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, nil
 	}
@@ -48,6 +52,10 @@ func attributesOf(method string) trace.SpanStartEventOption {
 	return trace.WithAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", name))
 }
 
+// faults are the codes of a call that went wrong. Others answer it, such as that there is no such
+// object.
+var faults = []codes.Code{codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable, codes.DataLoss}
+
 // endSpan ends a call's span, if it has one.
 func endSpan(span trace.Span, err error) {
 	if span == nil {
@@ -55,7 +63,9 @@ func endSpan(span trace.Span, err error) {
 	}
 	if code := status.Code(err); code != codes.OK {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
-		span.SetStatus(otelcodes.Error, code.String()+": "+status.Convert(err).Message())
+		if slices.Contains(faults, code) {
+			span.SetStatus(otelcodes.Error, code.String()+": "+status.Convert(err).Message())
+		}
 	}
 	span.End()
 }

@@ -26,7 +26,7 @@ func TestACallWithinARecordedSpanHasASpanOnBothSidesAndAnExemplar(t *testing.T) 
 	b := start(t, rpc.ServerConfig{}, rpc.Options{Tracer: provider, Registry: reg}, &echo{
 		call: func(_ context.Context, text string) error {
 			if text == "fail" {
-				return status.Error(codes.NotFound, "no such thing")
+				return status.Error(codes.Internal, "no such thing")
 			}
 			return nil
 		},
@@ -42,7 +42,7 @@ func TestACallWithinARecordedSpanHasASpanOnBothSidesAndAnExemplar(t *testing.T) 
 	}
 	ctx, root := provider.Tracer("t").Start(tracing.Root(t.Context()), "root")
 	defer root.End()
-	if err := b.call(ctx, "fail"); status.Code(err) != codes.NotFound {
+	if err := b.call(ctx, "fail"); status.Code(err) != codes.Internal {
 		t.Fatal(err)
 	}
 	ended := spans.Ended()
@@ -51,7 +51,7 @@ func TestACallWithinARecordedSpanHasASpanOnBothSidesAndAnExemplar(t *testing.T) 
 	}
 	server, client := ended[0], ended[1]
 	if server.Parent().SpanID() != client.SpanContext().SpanID() || client.Parent().SpanID() != root.SpanContext().SpanID() ||
-		server.SpanKind() != trace.SpanKindServer || server.Status().Description != "NotFound: no such thing" {
+		server.SpanKind() != trace.SpanKindServer || server.Status().Description != "Internal: no such thing" {
 		t.Errorf("the server's span is %s %v below %s", server.Name(), server.Status(), client.Name())
 	}
 	page, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)

@@ -115,7 +115,7 @@ func TestTheEventOfASampledWriteIsLinkedToIt(t *testing.T) {
 	writes := tracing.NewWrites()
 	tracer, _ := provider(sdktrace.WithSpanProcessor(writes))
 	now := time.Now()
-	if _, caused := writes.Caused(pods, "ns/a", "7", now); caused {
+	if _, caused := writes.Caused(pods, "ns/a", "7", false, now); caused {
 		t.Error("an event is caused by a write, and nobody wrote")
 	}
 	write := func(key, verb string) trace.Span {
@@ -125,19 +125,27 @@ func TestTheEventOfASampledWriteIsLinkedToIt(t *testing.T) {
 	}
 	span, other := write("ns/a", "update"), write("other/", "create")
 	for key, want := range map[string]bool{"ns/a": true, "ns/ab": false, "other/x": true, "a": false} {
-		if by, caused := writes.Caused(pods, key, "7", now); caused != want || by.IsValid() {
+		if by, caused := writes.Caused(pods, key, "7", false, now); caused != want || by.IsValid() {
 			t.Errorf("before the answer: the event of %s is caused %v by %v, want %v", key, caused, by, want)
 		}
 	}
 	other.End()
+	node := write("", "create") // of what has no namespace
+	if _, caused := writes.Caused(pods, "node-1", "7", false, now); !caused {
+		t.Error("an event of what is created without a namespace is not followed")
+	}
+	node.End()
 	span.SetAttributes(tracing.KeyRV.String("7"))
-	span.End()
+	span.End(trace.WithTimestamp(now))
+	old := write("ns/old", "update")
+	old.SetAttributes(tracing.KeyRV.String("1"))
+	old.End(trace.WithTimestamp(now.Add(-2 * time.Minute)))
 	for rv, want := range map[string]bool{"7": true, "8": false} {
-		if by, caused := writes.Caused(pods, "ns/a", rv, now); caused != want || want && by.SpanID() != span.SpanContext().SpanID() {
+		if by, caused := writes.Caused(pods, "ns/a", rv, false, now); caused != want || want && by.SpanID() != span.SpanContext().SpanID() {
 			t.Errorf("after the answer: the event at %s is caused %v by %v, want %v", rv, caused, by, want)
 		}
 	}
-	if _, caused := writes.Caused(pods, "ns/a", "7", now.Add(2*time.Minute)); caused {
+	if _, caused := writes.Caused(pods, "ns/a", "7", false, now.Add(2*time.Minute)); caused {
 		t.Error("a write is known for two minutes")
 	}
 }
@@ -152,22 +160,25 @@ func TestWritesForgetTheOldestAndFollowOnlySoMany(t *testing.T) {
 		span.End()
 	}
 	now, followed := time.Now(), 0
-	if _, caused := writes.Caused(pods, "ns/a", "0", now); caused {
+	if _, caused := writes.Caused(pods, "ns/a", "0", false, now); caused {
 		t.Error("the oldest of 1,100 writes is known")
 	}
 	for i := range 1100 {
-		if _, caused := writes.Caused(pods, "ns/a", fmt.Sprint(i), now); caused {
+		if _, caused := writes.Caused(pods, "ns/a", fmt.Sprint(i), false, now); caused {
 			followed++
 		}
 	}
 	if followed != 100 {
 		t.Errorf("%d events are followed at once, want 100", followed)
 	}
-	if _, caused := writes.Caused(pods, "ns/a", "1099", now.Add(time.Second)); !caused {
+	if by, caused := writes.Caused(pods, "ns/a", "1099", true, now); !caused || !by.IsValid() {
+		t.Error("an event that is recorded anyway is not linked to its write")
+	}
+	if _, caused := writes.Caused(pods, "ns/a", "1099", false, now.Add(time.Second)); !caused {
 		t.Error("a second later none is followed")
 	}
 	var none *tracing.Writes
-	if _, caused := none.Caused(pods, "ns/a", "1", now); caused {
+	if _, caused := none.Caused(pods, "ns/a", "1", false, now); caused {
 		t.Error("nil knows a write")
 	}
 }

@@ -26,7 +26,7 @@ const (
 // Writes knows the sampled writes of a process, so that the reflector of the same process records
 // their events: writes without an answer by collection and key, and the last 1,024 by the version
 // that came of them, for a minute. It is a span processor of those who write. At most 10 events a
-// second are followed, after 100 at once, which ends chains of controllers that wake each other.
+// second are followed, after 100 at once, which bounds chains of controllers that wake each other.
 // A nil one knows nothing. It is safe for concurrent use.
 type Writes struct {
 	follow *rate.Limiter
@@ -53,7 +53,8 @@ func NewWrites() *Writes {
 
 // Caused says whether an event is to be recorded because a sampled write seems to have caused it,
 // and by which write, which is invalid while the write has no answer: it then links to the event.
-func (w *Writes) Caused(collection, key, rv string, now time.Time) (write trace.SpanContext, caused bool) {
+// One that is sampled, and so recorded anyway, takes nothing of the rate.
+func (w *Writes) Caused(collection, key, rv string, sampled bool, now time.Time) (write trace.SpanContext, caused bool) {
 	if w == nil || w.known.Load() == 0 {
 		return write, false
 	}
@@ -68,9 +69,9 @@ func (w *Writes) Caused(collection, key, rv string, now time.Time) (write trace.
 	for i := 0; i < len(w.flying) && !caused; i++ {
 		f := w.flying[i]
 		// The name of what is created may be the server's to choose.
-		caused = f.collection == collection && (f.key == key || strings.HasSuffix(f.key, "/") && strings.HasPrefix(key, f.key))
+		caused = f.collection == collection && (f.key == key || f.key == "" || strings.HasSuffix(f.key, "/") && strings.HasPrefix(key, f.key))
 	}
-	if caused && !w.follow.AllowN(now, 1) {
+	if caused && !sampled && !w.follow.AllowN(now, 1) {
 		return trace.SpanContext{}, false
 	}
 	return write, caused
@@ -115,7 +116,10 @@ func (w *Writes) OnEnd(s sdktrace.ReadOnlySpan) {
 	if _, again := w.written[v]; !again {
 		w.order = append(w.order, v)
 	}
-	w.written[v], w.last = s.SpanContext(), s.EndTime()
+	w.written[v] = s.SpanContext()
+	if s.EndTime().After(w.last) { // those of a failed run end in retrospect
+		w.last = s.EndTime()
+	}
 	if len(w.order) > mostWritten {
 		delete(w.written, w.order[0])
 		w.order = append(w.order[:0], w.order[1:]...)

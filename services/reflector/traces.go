@@ -43,8 +43,9 @@ func (t *tracer) begin(ctx context.Context, name string, records []delta.Record,
 			continue
 		}
 		id := events.Event(r.RV)
-		write, caused := t.writes.Caused(name, string(r.Key), r.RV, now)
-		if !caused && !t.ratio.Samples(id) {
+		sampled := t.ratio.Samples(id)
+		write, caused := t.writes.Caused(name, string(r.Key), r.RV, sampled, now)
+		if !caused && !sampled {
 			continue
 		}
 		spans = append(spans, t.event(ctx, name, id, write, i, r))

@@ -2,6 +2,7 @@ package recent
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -79,10 +80,14 @@ func (s *Store) OnEnd(ended sdktrace.ReadOnlySpan) {
 // List are the traces that a filter chooses, the newest first.
 func (s *Store) List(f Filter) []Summary {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	kept := make([]stored, len(s.order)) // spans that are there do not change
+	for i, t := range s.order {
+		kept[i] = *t
+	}
+	s.mu.Unlock()
 	out := []Summary{}
-	for i := len(s.order) - 1; i >= 0 && (f.Limit <= 0 || len(out) < f.Limit); i-- {
-		if t := s.order[i]; len(t.spans) > 0 {
+	for i := len(kept) - 1; i >= 0 && (f.Limit <= 0 || len(out) < f.Limit); i-- {
+		if t := &kept[i]; len(t.spans) > 0 {
 			if sum := t.summary(); t.chosen(f, sum) {
 				out = append(out, sum)
 			}
@@ -166,7 +171,13 @@ func texts(attrs []attribute.KeyValue) map[string]string {
 	return out
 }
 
-func clip(s string) string { return s[:min(len(s), MaxText)] }
+// clip is a text of at most [MaxText] bytes that is valid in a message.
+func clip(s string) string {
+	if len(s) > MaxText {
+		s = strings.Clone(s[:MaxText]) // the rest must not stay in memory
+	}
+	return strings.ToValidUTF8(s, "?")
+}
 
 // size is about what a span takes.
 func (s *Span) size() int {

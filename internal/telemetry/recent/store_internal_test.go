@@ -171,3 +171,16 @@ func TestSpansThatAreEachOthersAncestorsAreInTheTree(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestTextsAreValidHoweverTheyAreCut(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"a\xffb": "a?b",
+		strings.Repeat("x", MaxText-1) + "\u00e9": strings.Repeat("x", MaxText-1) + "?",
+		"\u00e9": "\u00e9",
+	} {
+		if got := clip(in); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
