@@ -39,6 +39,8 @@ type publisher struct {
 	// observed; guarded by mu.
 	sending int
 	sent    time.Time
+	// source is to be said by the log: which cluster it is of. Guarded by mu.
+	source string
 	// later wakes the publisher for what is in no hurry; nil while nothing is. Guarded by mu.
 	later *time.Timer
 }
@@ -81,6 +83,13 @@ func (p *publisher) addLater(fn func(*delta.Stage)) {
 			p.signal()
 		})
 	}
+}
+
+// identify has the log say which cluster it is of, before the next liveness record.
+func (p *publisher) identify(source string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.source = source
 }
 
 func (p *publisher) signal() {
@@ -152,13 +161,13 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) drain(ctx context.Context) error {
 	for {
 		p.mu.Lock()
+		oldest, heard := p.stage.Oldest(), p.heard
 		records := p.stage.Pop(popRecords, popBytes)
-		heard := p.heard
 		p.mu.Unlock()
 		if len(records) == 0 {
 			return nil
 		}
-		if err := p.publish(ctx, records, heard); err != nil {
+		if err := p.publish(ctx, records, heard, oldest); err != nil {
 			return err
 		}
 		p.repair()
@@ -178,11 +187,12 @@ func (p *publisher) repair() {
 	}
 }
 
-// publish appends a batch. Records of events that are traced carry the context.
-func (p *publisher) publish(ctx context.Context, records []delta.Record, heard time.Time) (err error) {
+// publish appends a batch whose oldest change was observed then, zero where it has none. Records of
+// events that are traced carry the context.
+func (p *publisher) publish(ctx context.Context, records []delta.Record, heard, oldest time.Time) (err error) {
 	spans := p.r.tracer.begin(ctx, p.name, records, time.Now())
 	defer func() { endTraces(spans, len(records), err) }()
-	oldest, newest, latest, synced := time.Time{}, time.Time{}, 0, 0
+	newest, latest, synced := time.Time{}, 0, 0
 	for i := range records {
 		if records[i].Kind == delta.KindSynced {
 			synced++
@@ -193,9 +203,6 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 		}
 		if at.After(newest) {
 			newest, latest = at, i
-		}
-		if oldest.IsZero() || at.Before(oldest) {
-			oldest = at
 		}
 	}
 	p.mu.Lock()
@@ -284,12 +291,18 @@ func (p *publisher) beat(ctx context.Context) error {
 	p.mu.Lock()
 	rec := p.r.describe(delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard})
 	p.stage.Tell(&rec)
-	open, heard := p.open, p.heard
+	open, heard, source := p.open, p.heard, p.source
+	p.source = ""
 	p.mu.Unlock()
+	if source != "" {
+		if err := p.w.Name(ctx, source); err != nil {
+			return err
+		}
+	}
 	if !open {
 		return nil
 	}
-	return p.publish(ctx, []delta.Record{rec}, heard)
+	return p.publish(ctx, []delta.Record{rec}, heard, time.Time{})
 }
 
 // check ends the term when somebody else took records from the log or changed its limits. An answer

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/stream"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
@@ -169,6 +170,41 @@ func TestAnotherClusterUnderTheSameNameBeginsANewEpoch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Which cluster it is may become known in the middle of a term, such as when a right is granted.
+func TestALogSaysWhichClusterItIsOfOnceThatIsKnown(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.cluster = forbidden
+	a.onList = func(int, url.Values) (int, string) { return 200, list("100", "", item("a", 1)) }
+	nats := embeddedtest.NATS(t).URL()
+	_, stop := start(t, quick(), a.URL, nats)
+	m := follow(t, nats, pods)
+	m.until(t, "the cluster", func() bool { return m.readable() && len(m.live()) == 1 })
+	a.nth(t, watched, 1)
+	before := m.revision().Epoch
+	a.set(func(a *api) { a.cluster = "first" })
+	a.CloseClientConnections()
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	eventually(t, "the log names the cluster", func() bool {
+		tail, err := conn.Tail(t.Context(), pods)
+		return err == nil && tail.Source == "first" && tail.Epoch == before
+	})
+	stop()
+	a.set(func(a *api) {
+		a.cluster = "second"
+		a.onList = func(int, url.Values) (int, string) { return 200, list("900", "", item("c", 800)) }
+	})
+	start(t, quick(), a.URL, nats)
+	m.until(t, "the second cluster alone", func() bool {
+		_, is := m.live()["default/c"]
+		return is && len(m.live()) == 1 && m.revision().Epoch > before
+	})
 }
 
 func TestAClusterThatMayNotBeKnownIsMirroredAndSaid(t *testing.T) {

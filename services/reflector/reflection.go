@@ -270,7 +270,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	if errors.Is(err, errNewEpoch) || errors.Is(err, stream.ErrLogLost) {
 		r.invalid = w.Epoch()
 	}
-	if errors.Is(err, errNewEpoch) {
+	if errors.Is(err, errNewEpoch) && !errors.Is(err, errReplaced) { // whose log it is, the log says itself
 		r.renounce(outer, w)
 	}
 	return err

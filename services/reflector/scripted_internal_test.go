@@ -126,6 +126,9 @@ func (s *script) play(t *testing.T, lasts time.Duration) (out outcome) {
 
 // RoundTrip implements [http.RoundTripper].
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/namespaces/kube-system") {
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Request: r, Body: http.NoBody}, nil
+	}
 	q := r.URL.Query()
 	sort, answers := "list", s.lists
 	switch {

@@ -114,10 +114,13 @@ func (s *source) run(ctx context.Context) error {
 // round reads the whole state, if it is due, and watches. It returns the stage at which it ended;
 // from stageWatch on the state was complete.
 func (s *source) round(ctx context.Context, relist bool) (string, error) {
-	if s.of != "" {
-		if is := s.r.identity(ctx, s.ended); is != "" && is != s.of {
-			return stageList, errReplaced
-		}
+	switch is := s.r.identity(ctx, s.ended); {
+	case is == "" || is == s.of:
+	case s.of == "":
+		s.of = is
+		s.p.identify(is)
+	default:
+		return stageList, errReplaced
 	}
 	if relist {
 		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_LISTING)

@@ -89,6 +89,7 @@ func (w *Writer) fence(ctx context.Context) error {
 // writeTerm says where the term begins: a reader of an earlier one that is beyond it has read what
 // the log has lost since.
 func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
+	w.start = start
 	r := delta.Record{
 		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: start,
 		Writer: w.holder, Build: w.c.Config.Build, Source: w.source, Needs: delta.Announced(), PublishedAt: time.Now(),

@@ -58,6 +58,7 @@ type Writer struct {
 	term   uint64
 	fresh  bool
 	source string
+	start  uint64 // where the term begins
 	inbox  string
 	sub    *nats.Subscription
 	// created is when the stream was made, origin the sequence of its origin record.
@@ -154,6 +155,15 @@ func (w *Writer) Fresh() bool { return w.fresh }
 
 // Source is which cluster the log is of; empty when it is not known.
 func (w *Writer) Source() string { return w.source }
+
+// Name has the log say which cluster it is of.
+func (w *Writer) Name(ctx context.Context, source string) error {
+	if err := w.Flush(ctx); err != nil {
+		return err
+	}
+	w.source = source
+	return w.writeTerm(ctx, w.start)
+}
 
 // Acked is the sequence of the last acknowledged append.
 func (w *Writer) Acked() uint64 {
