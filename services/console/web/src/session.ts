@@ -18,12 +18,13 @@ export type Link =
 export interface News {
   content?: Content;
   at?: number;
-  failure?: Failure;
+  failure?: Failure | undefined;
 }
 
-interface Subscription {
-  view: View;
-  notify: (news: News) => void;
+/** What the server knows one stream as. The signal ends the calls for it with the stream. */
+interface Session {
+  id: string;
+  signal: AbortSignal;
 }
 
 const tokenName = "deltaplane.token";
@@ -32,6 +33,8 @@ const tokenName = "deltaplane.token";
 const silence = 25_000;
 const firstWait = 500;
 const longestWait = 15_000;
+/** How long a call may take: more than the server takes for one, which is 10 s. */
+const callWithin = 15_000;
 
 export const link = signal<Link>({ is: "connecting" });
 export const opened = signal<Opened | undefined>(undefined);
@@ -50,9 +53,9 @@ const transport = createConnectTransport({
 
 export const client: Client<typeof ConsoleService> = createClient(ConsoleService, transport);
 
-const subscriptions = new Map<number, Subscription>();
+const subscriptions = new Map<number, Watching>();
 let number = 0;
-let session = "";
+let session: Session | undefined;
 let wake: (() => void) | undefined;
 let stop = new AbortController();
 // When the connection last said something, and when a message last came.
@@ -87,41 +90,87 @@ export function retry(): void {
   wake?.();
 }
 
-/** A view that is kept over reconnects until it is ended. */
+/** A view that is kept over reconnects until it is ended. The server gets its calls one after another. */
 export class Watching {
-  readonly #number: number;
+  readonly #number = ++number;
+  readonly #notify: (news: News) => void;
+  #view: View | undefined;
+  #calls = Promise.resolve();
+  // Whether a call has yet to begin. It asks for what is wanted by then.
+  #due = false;
+  #again: ReturnType<typeof setTimeout> | undefined;
+  #wait = firstWait;
+  // Whether what is shown last is that a call failed.
+  #failed = false;
 
   constructor(view: View, notify: (news: News) => void) {
-    this.#number = ++number;
-    subscriptions.set(this.#number, { view, notify });
-    send(this.#number);
+    this.#view = view;
+    this.#notify = notify;
+    subscriptions.set(this.#number, this);
+    this.ask();
   }
 
   /** Asks for something else under the same number: another range of the same rows. */
   replace(view: View): void {
-    const s = subscriptions.get(this.#number);
-    if (!s) return;
-    s.view = view;
-    send(this.#number);
+    if (!this.#view) return;
+    this.#view = view;
+    this.ask();
   }
 
   end(): void {
+    this.#view = undefined;
     subscriptions.delete(this.#number);
-    if (session) client.unsubscribe({ session, subscription: this.#number }).catch(() => undefined);
+    this.ask();
+  }
+
+  /** Shows what the stream says of the view. */
+  show(news: News): void {
+    this.#failed = false;
+    this.#notify(news);
+  }
+
+  /** Has the server know what is wanted. Without a session nothing is asked: the next one asks again. */
+  ask(): void {
+    if (this.#due) return;
+    this.#due = true;
+    this.#calls = this.#calls.then(() => this.#call());
+  }
+
+  async #call(): Promise<void> {
+    this.#due = false;
+    clearTimeout(this.#again);
+    const at = session;
+    const view = this.#view;
+    if (!at) return;
+    const named = { session: at.id, subscription: this.#number };
+    const options = { signal: at.signal, timeoutMs: callWithin };
+    try {
+      await (view ? client.subscribe({ ...named, view }, options) : client.unsubscribe(named, options));
+    } catch (e) {
+      if (session === at && !at.signal.aborted) this.#fail(ConnectError.from(e), view);
+      return;
+    }
+    this.#wait = firstWait;
+    if (this.#failed && this.#view) this.show({ failure: undefined });
+  }
+
+  #fail(error: ConnectError, view: View | undefined): void {
+    if (error.code === Code.Unauthenticated) { askForToken(error.rawMessage); return; }
+    const retrying = passes(error);
+    if (retrying) {
+      this.#again = setTimeout(() => this.ask(), this.#wait);
+      this.#wait = Math.min(longestWait, this.#wait * 2);
+    }
+    if (!view || view !== this.#view) return;
+    this.#failed = true;
+    this.#notify({ failure: { ...failureOf(error), retrying } });
   }
 }
 
-function send(subscription: number): void {
-  const s = subscriptions.get(subscription);
-  const at = session;
-  if (!s || !at) return;
-  client.subscribe({ session: at, subscription, view: s.view }).catch((e: unknown) => {
-    // A session that is over gets its subscriptions again when the next one begins.
-    if (session !== at || subscriptions.get(subscription) !== s) return;
-    const error = ConnectError.from(e);
-    if (error.code === Code.Unauthenticated) { askForToken(error.rawMessage); return; }
-    s.notify({ failure: failureOf(error) });
-  });
+/** Whether the same call may succeed later. A browser that reached no server says TypeError. */
+function passes(error: ConnectError): boolean {
+  return error.code === Code.Unavailable || error.code === Code.DeadlineExceeded || error.code === Code.ResourceExhausted
+    || error.cause instanceof TypeError;
 }
 
 /** An error of a call in the form in which the stream says why a view fails. */
@@ -130,25 +179,24 @@ export function failureOf(e: unknown): Failure {
   return { $typeName: "deltaplane.console.v1.Failure", code: error.code, reason: "", message: error.rawMessage, retrying: false };
 }
 
-
 function receive(message: OpenResponse): void {
   heard = known = Date.now();
   const { content, subscription } = message;
   if (content.case === "opened") {
     opened.value = content.value;
-    session = content.value.session;
+    session = { id: content.value.session, signal: stop.signal };
     link.value = { is: "live" };
-    for (const n of subscriptions.keys()) send(n);
+    for (const w of subscriptions.values()) w.ask();
     return;
   }
-  const s = subscriptions.get(subscription);
-  if (!s || content.case === "heartbeat") return;
+  const w = subscriptions.get(subscription);
+  if (!w || content.case === "heartbeat") return;
   if (content.case === "failure") {
     if ((content.value.code as Code) === Code.Unauthenticated) askForToken(content.value.message);
-    s.notify({ failure: content.value });
+    w.show({ failure: content.value });
     return;
   }
-  s.notify({ content, at: heard });
+  w.show({ content, at: heard });
 }
 
 // A browser opens six connections to a server without TLS, for all its tabs together. A page that nobody sees gives its
@@ -189,6 +237,7 @@ export async function connect(): Promise<never> {
   let wait = firstWait;
   let since = 0;
   for (;;) {
+    stop.abort(); // a call for the last session holds up those for the next
     stop = new AbortController();
     let silent = false;
     const guard = setInterval(() => { if (Date.now() - heard > silence) { silent = true; stop.abort(); } }, 1000);
@@ -206,7 +255,7 @@ export async function connect(): Promise<never> {
       why = silent ? "the server said nothing for 25 s" : error.rawMessage;
     }
     clearInterval(guard);
-    session = "";
+    session = undefined;
     if (link.value.is === "signed-out") {
       await pause(2 ** 30);
       continue;
