@@ -29,7 +29,7 @@ interface Session {
 
 const tokenName = "deltaplane.token";
 
-/** The server says something at least every 10 s; after this long the connection counts as lost. */
+/** The server says something at least every 5 s; after this long the connection counts as lost. */
 const silence = 25_000;
 const firstWait = 500;
 const longestWait = 15_000;
