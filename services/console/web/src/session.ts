@@ -210,21 +210,23 @@ function rest(): void {
   stop.abort();
 }
 
-function resume(): void {
+function look(): void {
   clearTimeout(hiding);
-  if (!resting) return;
-  resting = false;
-  wake?.();
+  if (document.hidden) {
+    hiding = setTimeout(rest, hiddenFor);
+  } else if (resting) {
+    resting = false;
+    wake?.();
+  }
 }
 
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) hiding = setTimeout(rest, hiddenFor);
-  else resume();
-});
+look(); // a tab that is opened in the background gets no event for that
+document.addEventListener("visibilitychange", look);
 addEventListener("pagehide", rest);
-addEventListener("pageshow", resume);
+addEventListener("pageshow", look);
 
-function pause(ms: number): Promise<void> {
+/** Waits, or until `wake` is called. */
+function pause(ms = 2 ** 30): Promise<void> {
   return new Promise((done) => {
     const timer = setTimeout(end, ms);
     function end() { clearTimeout(timer); wake = undefined; done(); }
@@ -237,6 +239,15 @@ export async function connect(): Promise<never> {
   let wait = firstWait;
   let since = 0;
   for (;;) {
+    if (link.value.is === "signed-out") {
+      await pause();
+      continue;
+    }
+    if (resting) {
+      link.value = { is: "connecting" };
+      await pause();
+      continue;
+    }
     stop.abort(); // a call for the last session holds up those for the next
     stop = new AbortController();
     let silent = false;
@@ -256,16 +267,7 @@ export async function connect(): Promise<never> {
     }
     clearInterval(guard);
     session = undefined;
-    if (link.value.is === "signed-out") {
-      await pause(2 ** 30);
-      continue;
-    }
-    if (resting) {
-      link.value = { is: "connecting" };
-      await pause(2 ** 30);
-      continue;
-    }
-    // Somebody signed in while the stream was open.
+    // Somebody signed in or has to, or nobody sees the page.
     if (stop.signal.aborted && !silent) continue;
     since ||= Date.now();
     // A random part keeps the tabs of many people from returning at the same moment.
