@@ -39,7 +39,12 @@ type declaredOf struct {
 
 // knows reports whether all declared fields of a read were such ones when somebody looked last.
 func (d *declared) knows(read *request.Read) bool {
-	one := d.of(read.Resource)
+	d.mu.Lock()
+	one := d.all[read.Resource] // the request names it: nothing is kept of one that nobody looked at
+	d.mu.Unlock()
+	if one == nil {
+		return false
+	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	return one.has(read)
