@@ -14,17 +14,17 @@ import (
 
 const (
 	// declaredFor is how long the indexes of a resource, and what the API server said of a field, are
-	// believed to stay, and declaredWithin how long both are asked.
+	// believed to stay, declaredWithin how long both are asked, and declaredRetry how long they are
+	// not asked again when they did not answer.
 	declaredFor    = 15 * time.Second
 	declaredWithin = 3 * time.Second
+	declaredRetry  = time.Second
 )
 
 // declared are the fields of resources by which the index can select and the API server cannot.
 // Only an index that somebody has declared makes a field one of them.
 type declared struct {
-	index   *client.Index
-	kube    *kube.Client
-	cluster string
+	find func(context.Context, kube.Resource) (map[string]bool, error)
 
 	mu  sync.Mutex
 	all map[request.Resource]*declaredOf // guarded by mu
@@ -32,9 +32,10 @@ type declared struct {
 
 // declaredOf are the fields of a resource. What cannot be found out stays as it was.
 type declaredOf struct {
-	mu     sync.Mutex
-	fields map[string]bool // guarded by mu: fields of indexes, and whether they are only the index's to select by
-	until  time.Time       // guarded by mu
+	mu     sync.Mutex      // guards the rest
+	fields map[string]bool // of indexes, and whether they are only the index's to select by; nil before the first answer
+	until  time.Time
+	asking chan struct{} // closed when the question under way is over; nil where there is none
 }
 
 // knows reports whether all declared fields of a read were such ones when somebody looked last.
@@ -50,20 +51,40 @@ func (d *declared) knows(read *request.Read) bool {
 	return one.has(read)
 }
 
-// has reports whether all declared fields of a read are such ones.
+// has reports whether all declared fields of a read are such ones. While that is asked, it goes by
+// the answer before, unless that is too old.
 func (d *declared) has(ctx context.Context, read *request.Read, r kube.Resource) bool {
 	one := d.of(read.Resource)
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if time.Now().After(one.until) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), declaredWithin) // others wait for it too
-		defer cancel()
-		if found, err := d.find(ctx, r); err == nil {
-			one.fields = found
+	now := time.Now()
+	if one.asking == nil && now.After(one.until) {
+		one.asking = make(chan struct{})
+		go d.ask(context.WithoutCancel(ctx), one, r) // others wait for it too
+	}
+	if asking := one.asking; asking != nil && (one.fields == nil || now.Sub(one.until) > declaredFor) {
+		one.mu.Unlock()
+		select {
+		case <-asking:
+		case <-ctx.Done():
 		}
-		one.until = time.Now().Add(declaredFor)
+		one.mu.Lock()
 	}
 	return one.has(read)
+}
+
+func (d *declared) ask(ctx context.Context, one *declaredOf, r kube.Resource) {
+	ctx, cancel := context.WithTimeout(ctx, declaredWithin)
+	defer cancel()
+	found, err := d.find(ctx, r)
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.until = time.Now().Add(declaredRetry)
+	if err == nil {
+		one.fields, one.until = found, time.Now().Add(declaredFor)
+	}
+	close(one.asking)
+	one.asking = nil
 }
 
 func (o *declaredOf) has(read *request.Read) bool {
@@ -83,10 +104,10 @@ func (d *declared) of(r request.Resource) *declaredOf {
 	return d.all[r]
 }
 
-// find asks the index for the fields of its declared indexes, and the API server whether it selects
-// by them.
-func (d *declared) find(ctx context.Context, r kube.Resource) (map[string]bool, error) {
-	list, err := d.index.Indexers(ctx, r.Collection(d.cluster).String())
+// findDeclared asks the index for the fields of its declared indexes, and the API server whether it
+// selects by them.
+func (s *Service) findDeclared(ctx context.Context, r kube.Resource) (map[string]bool, error) {
+	list, err := s.deps.Index.Indexers(ctx, r.Collection(s.cfg.Cluster).String())
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +117,7 @@ func (d *declared) find(ctx context.Context, r kube.Resource) (map[string]bool, 
 		if !ok || i.BuiltIn || i.State == client.IndexerFailed {
 			continue
 		}
-		_, err := d.kube.List(ctx, r.MetadataOnly(), kube.ListOptions{Scope: kube.Scope{FieldSelector: path + "=x"}, Limit: 1, RV: "0"})
+		_, err := s.deps.Kube.List(ctx, r.MetadataOnly(), kube.ListOptions{Scope: kube.Scope{FieldSelector: path + "=x"}, Limit: 1, RV: "0"})
 		if err != nil && !kube.IsBadRequest(err) {
 			return nil, err
 		}

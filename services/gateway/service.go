@@ -68,8 +68,9 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{}),
-		tables: tables{kube: deps.Kube, log: tel.Log}, declared: declared{index: deps.Index, kube: deps.Kube, cluster: cfg.Cluster},
+		tables: tables{kube: deps.Kube, log: tel.Log},
 	}
+	s.declared.find = s.findDeclared
 	var err error
 	if cfg.TLS.CertFile != "" {
 		if s.tls, err = certs.Server(cfg.TLS, true, "h2", "http/1.1"); err != nil {
