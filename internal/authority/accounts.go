@@ -52,6 +52,7 @@ func (c *cluster) withdraw(o object, gone bool) {
 const withdrawnFor = 30 * time.Second
 
 // touch forgets what was said of the tokens of an object, and reports whether there was anything.
+// That an object is gone is kept in any case: its tokens may come here later.
 // The API server learns of a change by a watch too, and may do so after us, so what it says of
 // these tokens is kept for a moment only, for a while.
 func (t *reviewedTokens) touch(o object, gone bool, now time.Time) bool {
@@ -80,9 +81,9 @@ func (t *reviewedTokens) touch(o object, gone bool, now time.Time) bool {
 	}
 	if found {
 		t.touched[o] = now
-		if gone {
-			t.gone[o] = now
-		}
+	}
+	if gone {
+		t.gone[o] = now
 	}
 	return found
 }

@@ -159,26 +159,40 @@ func TestTheTokensOfADeletedServiceAccountAreRefusedWhateverTheAPIServerStillSay
 		robot.UID = "1"
 		f := &api{tokens: map[string]*access.Identity{token: robot}}
 		a, _ := guarded(t, f, "")
-		code := func() codes.Code {
+		code := func(token string) codes.Code {
 			_, err := a.Authorize(with(t.Context(), "10.0.0.1", token), "/m")
 			return rpc.Code(err)
 		}
-		event := func(uid string, gone bool) {
-			if err := a.clusters[0].account(fmt.Appendf(nil, `{"metadata":{"namespace":"a","name":"b","uid":%q}}`, uid), gone); err != nil {
+		account := func(name, uid string, gone bool) {
+			if err := a.clusters[0].account(fmt.Appendf(nil, `{"metadata":{"namespace":"a","name":%q,"uid":%q}}`, name, uid), gone); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := code(); got != codes.OK {
+		if got := code(token); got != codes.OK {
 			t.Fatal(got)
 		}
-		event("1", false)
-		event("2", true) // another of the name
-		if got := code(); got != codes.OK {
+		account("b", "1", false)
+		account("b", "2", true) // another of the name
+		if got := code(token); got != codes.OK {
 			t.Errorf("while it is there: %v", got)
 		}
-		event("1", true)
-		if got := code(); got != codes.Unauthenticated {
+		account("b", "1", true)
+		if got := code(token); got != codes.Unauthenticated {
 			t.Errorf("when it is gone: %v", got)
+		}
+
+		later := serviceAccount("c")
+		later.UID = "3"
+		unseen := claims(`,"jti":"3"`)
+		f.set(func() { f.tokens[unseen] = later })
+		account("c", "3", true)
+		if got := code(unseen); got != codes.Unauthenticated {
+			t.Errorf("a token that came after its account was gone: %v", got)
+		}
+		time.Sleep(withdrawnFor + 1)
+		account("d", "4", true)
+		if gone := a.clusters[0].tokens.gone; len(gone) != 1 {
+			t.Errorf("it is kept of %v that they are gone", gone)
 		}
 	})
 }
