@@ -135,7 +135,9 @@ func (c *cluster) followBound(ctx context.Context) {
 // followObject watches an object as long as it is there and tokens that are bound to it are used.
 func (c *cluster) followObject(ctx context.Context, o object) {
 	for {
+		began := time.Now()
 		gone, err := c.watchObject(ctx, o)
+		wait := rolesRetry - time.Since(began)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -146,13 +148,12 @@ func (c *cluster) followObject(ctx context.Context, o object) {
 			return
 		case err != nil:
 			c.log.Debug("changes of what a token is bound to are not seen", slog.String(telemetry.KeyCluster, c.name), slog.String("resource", o.resource), telemetry.Err(err))
-			wait := rolesRetry
-			if kube.IsForbidden(err) {
+			if wait = rolesRetry; kube.IsForbidden(err) {
 				wait = boundRefused
 			}
-			if !attempt.Sleep(ctx, wait) {
-				return
-			}
+		}
+		if !attempt.Sleep(ctx, wait) {
+			return
 		}
 		if c.bearers.leave(o, false) {
 			return

@@ -5,12 +5,17 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/client-go/rest"
 
 	"github.com/deltaplane/deltaplane/core/access"
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -149,6 +154,47 @@ func TestAnObjectIsWatchedAsLongAsTokensThatAreBoundToItAreUsed(t *testing.T) {
 			t.Errorf("%v are watched still, after %d questions", c.bearers.used, pods.lists)
 		}
 	})
+}
+
+// closing is an API server whose watches end at once. It counts them by resource, and fails
+// after a hundred.
+type closing map[string]int
+
+func (c closing) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := `{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"uid":"1"}}]}`
+	if r.URL.Query().Get("watch") != "" {
+		if c[path.Base(r.URL.Path)]++; c[path.Base(r.URL.Path)] > 100 {
+			return nil, errAway
+		}
+		body = ""
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+func TestWatchesThatEndAtOnceAreMadeAgainOnceASecond(t *testing.T) {
+	t.Parallel()
+	for resource, follow := range map[string]func(context.Context, *cluster){
+		"pods":           func(ctx context.Context, c *cluster) { c.followObject(ctx, object{"pods", "a", "p", "1"}) },
+		accountsResource: func(ctx context.Context, c *cluster) { c.followResource(ctx, c.watches()[0]) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := closing{}
+			client, err := kube.New(&rest.Config{Host: "http://cluster", Transport: server}, kube.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, _ := guarded(t, &api{}, "")
+			c := a.clusters[0]
+			c.roles = client
+			c.bearers.used[object{"pods", "a", "p", "1"}] = time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*rolesRetry-1)
+			defer cancel()
+			follow(ctx, c)
+			if n := server[resource]; n != 10 {
+				t.Errorf("%s: %d watches in 10 s", resource, n)
+			}
+		})
+	}
 }
 
 func TestTheTokensOfADeletedServiceAccountAreRefusedWhateverTheAPIServerStillSays(t *testing.T) {

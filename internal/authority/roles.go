@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
@@ -75,18 +76,19 @@ func (c *cluster) followRoles(ctx context.Context) {
 
 func (c *cluster) followResource(ctx context.Context, w watched) {
 	rv := ""
-	for ctx.Err() == nil {
+	for {
+		began := time.Now()
 		err := c.watchRoles(ctx, w, &rv)
+		wait := rolesRetry - time.Since(began) // none when the watch had its time
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil {
-			continue // its time was over
+		if err != nil {
+			c.unfollow(w, err)
+			wait = rolesRetry
 		}
-		c.unfollow(w, err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(rolesRetry):
+		if !attempt.Sleep(ctx, wait) {
+			return
 		}
 	}
 }
