@@ -77,7 +77,7 @@ type pipeliner interface {
 func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, cn *redis.Conn) error {
 		f, err := learn(ctx, cn)
-		if e.target.of == sentinel && e.cfg.SentinelPassword != nil && (refusesStrangers(err) || err == nil && f.mode == "sentinel") {
+		if e.target.of == sentinel && !toMaster(cn) && e.cfg.SentinelPassword != nil && (refusesStrangers(err) || err == nil && f.mode == "sentinel") {
 			f, err = e.introduce(ctx, cn)
 		}
 		if err != nil {
@@ -98,8 +98,12 @@ func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 	}
 }
 
+// toMaster reports whether a connection is one to the master that sentinels name. Theirs are made
+// with the same options, and only the address that the client library shows tells them apart.
+func toMaster(cn *redis.Conn) bool { return strings.HasPrefix(cn.String(), "Redis<FailoverClient ") }
+
 // introduce tells a sentinel who asks. The client library would do so with the password of its
-// start. Redis itself gets its own before.
+// start. Redis itself gets its own before, and never this one.
 func (e *Engine) introduce(ctx context.Context, cn *redis.Conn) (*facts, error) {
 	password, err := e.cfg.SentinelPassword()
 	if err != nil {

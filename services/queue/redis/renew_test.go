@@ -118,3 +118,29 @@ func TestAnotherPasswordOfTheSentinelsCountsFromTheNextConnectionOn(t *testing.T
 	fault := newEngine(t, redis.Config{URL: s.URL(), GiveUp: time.Second, SentinelPassword: func() (string, error) { return "", errors.New("no file") }})
 	refused(t, fault, engine.ErrUnavailable)
 }
+
+func TestTheMasterIsNeverSentTheSentinelsPassword(t *testing.T) {
+	t.Parallel()
+	s := embeddedtest.Sentinel(t, 0)
+	for _, w := range s.Sentinels {
+		w.Do("ACL", "SETUSER", "engine", "on", ">secret", "~*", "&*", "+@all")
+	}
+	master := s.Nodes[0]
+	master.Do("ACL", "SETUSER", "admin", "on", ">admin", "+@all")
+	master.Do("ACL", "SETUSER", "default", "off") // the sentinels' connections stay
+	e := newEngine(t, redis.Config{
+		URL: s.URL(), SentinelUsername: "engine", SentinelPassword: func() (string, error) { return "secret", nil },
+	})
+	refused(t, e, engine.ErrDenied, "redis asks for a password")
+	admin := goredis.NewClient(&goredis.Options{Addr: master.Addr(), Username: "admin", Password: "admin"})
+	defer func() { _ = admin.Close() }()
+	denied, err := admin.ACLLog(t.Context(), 10).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range denied {
+		if d.Username == "engine" {
+			t.Errorf("the master received the user for sentinels: %s", d.Reason)
+		}
+	}
+}
