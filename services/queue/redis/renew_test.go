@@ -112,10 +112,10 @@ func TestAnotherPasswordOfTheSentinelsCountsFromTheNextConnectionOn(t *testing.T
 		t.Errorf("%d leases, want all keys", len(got.Leases))
 	}
 	stranger := newEngine(t, redis.Config{
-		URL: s.URL(), GiveUp: time.Second, SentinelUsername: "engine", SentinelPassword: func() (string, error) { return "wrong", nil },
+		URL: s.URL(), SentinelUsername: "engine", SentinelPassword: func() (string, error) { return "wrong", nil },
 	})
 	refused(t, stranger, engine.ErrDenied, "for sentinels")
-	fault := newEngine(t, redis.Config{URL: s.URL(), GiveUp: time.Second, SentinelPassword: func() (string, error) { return "", errors.New("no file") }})
+	fault := newEngine(t, redis.Config{URL: s.URL(), SentinelPassword: func() (string, error) { return "", errors.New("no file") }})
 	refused(t, fault, engine.ErrUnavailable)
 }
 
