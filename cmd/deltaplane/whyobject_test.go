@@ -41,7 +41,7 @@ func TestWhySaysHowManyQueuesItDidNotAsk(t *testing.T) {
 		addr := servedAt(t, func(s *grpc.Server) { queuev1.RegisterQueueAdminServiceServer(s, c) })
 		line := []string{"why", "dev/pods.v1", "default/web", "--timeout", "1m", "--queue-url", addr, "--index-url", addr, "--reflector-url", addr}
 		out, errs, code := command(t.Context(), "", line...)
-		if code != cli.ExitOK || c.asked.Load() != 200 || strings.Contains(out, "and not 7 more") != (unasked > 0) || strings.Contains(out, "No queue knows") == (unasked > 0) {
+		if code != cli.ExitOK || c.asked.Load() != 200 || strings.Contains(out, "and not 7 more") != (unasked > 0) || strings.Contains(out, "No queue that answered knows") == (unasked > 0) {
 			t.Errorf("%d queues, %d asked, exit %d, %s:\n%s", queues, c.asked.Load(), code, errs, out)
 		}
 		var a struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -41,26 +42,32 @@ type Object struct {
 }
 
 // Object asks the index for an object, and every queue of its cluster for what it woke. An error is
-// the index's that it may not or cannot say anything of such an object.
+// the index's that it may not or cannot say anything of such an object. While the index does not
+// answer, queues are asked for the object's own key alone.
 func (p *Parts) Object(ctx context.Context, name, key string) (*Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	o := &Object{Collection: name, Key: key, Queues: []*why.Answer{}}
 	a := &asked{p: p}
 	var s said
-	var queues []string
 	var refused error
-	keys := []string{key}
+	others := make(chan string, mostOwners+1)
+	i := &inspection{p: p, free: make(chan struct{}, atOnce), silent: map[string]error{}}
 	a.mirror(ctx, &s)
 	a.ask(ctx, why.PartIndex, p.Index, func(ctx context.Context, c grpc.ClientConnInterface) error {
+		defer close(others)
 		got, err := indexv1.NewIndexServiceClient(c).Get(ctx, &indexv1.GetRequest{Collection: name, Key: key})
 		switch reason := rpc.Reason(err); {
 		case reason == "KEY_NOT_FOUND":
 			o.Absent = true
 		case err == nil:
-			o.RV, keys = got.GetObject().GetResourceVersion(), append(keys, related(key, got.GetObject().GetPayload())...)
+			o.RV = got.GetObject().GetResourceVersion()
+			for _, other := range related(key, got.GetObject().GetPayload()) {
+				others <- other
+			}
 		case reason != "":
 			refused = fmt.Errorf("get %s %s: %w", name, key, err)
+			cancel()
 		default:
 			return err
 		}
@@ -74,22 +81,38 @@ func (p *Parts) Object(ctx context.Context, name, key string) (*Object, error) {
 			cluster = ""
 		}
 		answer, err := queuev1.NewQueueAdminServiceClient(c).ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: cluster, Partial: true})
-		for _, q := range answer.GetQueues() {
-			queues = append(queues, q.GetConfig().GetName())
+		if err != nil {
+			return err
 		}
-		return err
+		for _, q := range answer.GetQueues() {
+			i.queues = append(i.queues, q.GetConfig().GetName())
+		}
+		o.Unasked = max(len(i.queues)-MostQueues, 0)
+		i.queues = i.queues[:len(i.queues)-o.Unasked]
+		i.ask(ctx, key)
+		for other := range others {
+			i.ask(ctx, other)
+		}
+		i.wg.Wait()
+		return nil
 	})
 	a.wg.Wait()
 	if refused != nil {
 		return nil, refused
 	}
-	asked := queues[:min(len(queues), MostQueues)]
-	o.Unasked = len(queues) - len(asked)
-	a.inspect(ctx, o, &s, asked, keys)
+	for _, f := range i.known {
+		if s.into(f); woken(f) {
+			o.Queues = append(o.Queues, why.Explain(f))
+		}
+	}
+	slices.SortFunc(o.Queues, func(x, y *why.Answer) int { return cmp.Or(cmp.Compare(x.Queue, y.Queue), cmp.Compare(x.Key, y.Key)) })
 	for _, silent := range a.out { // the index was asked twice
 		if !slices.ContainsFunc(o.Silent, func(s why.Silence) bool { return s.Part == silent.Part }) {
 			o.Silent = append(o.Silent, silent)
 		}
+	}
+	if len(i.silent) > 0 {
+		o.Silent = append(o.Silent, i.silence())
 	}
 	return o, nil
 }
@@ -108,38 +131,47 @@ func related(key string, payload []byte) (out []string) {
 	return slices.DeleteFunc(out, func(other string) bool { return other == key })
 }
 
-// inspect asks queues for keys, a few at a time, and explains those that are known.
-func (a *asked) inspect(ctx context.Context, o *Object, s *said, queues, keys []string) {
-	if len(queues) == 0 {
-		return
+// inspection is what queues are asked about keys, a few at a time.
+type inspection struct {
+	p      *Parts
+	queues []string
+	wg     sync.WaitGroup
+	free   chan struct{}
+	mu     sync.Mutex
+	known  []*why.Facts     // guarded by mu
+	silent map[string]error // by queue, guarded by mu
+}
+
+// ask asks every queue about a key in the background.
+func (i *inspection) ask(ctx context.Context, key string) {
+	admin := queuev1.NewQueueAdminServiceClient(i.p.Queue.Conn)
+	for _, queue := range i.queues {
+		i.wg.Go(func() {
+			i.free <- struct{}{}
+			defer func() { <-i.free }()
+			answer, err := admin.Inspect(ctx, &queuev1.InspectRequest{Queue: queue, Key: key, Surroundings: true})
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			if err != nil {
+				i.silent[queue] = err
+				return
+			}
+			f := &why.Facts{Queue: queue, Key: key}
+			fromQueue(f, answer)
+			f.Now = time.Now()
+			i.known = append(i.known, f)
+		})
 	}
-	admin := queuev1.NewQueueAdminServiceClient(a.p.Queue.Conn)
-	var wg sync.WaitGroup
-	free := make(chan struct{}, atOnce)
-	for _, queue := range queues {
-		for _, key := range keys {
-			wg.Go(func() {
-				free <- struct{}{}
-				defer func() { <-free }()
-				f := &why.Facts{Queue: queue, Key: key}
-				answer, err := admin.Inspect(ctx, &queuev1.InspectRequest{Queue: queue, Key: key, Surroundings: true})
-				a.mu.Lock()
-				defer a.mu.Unlock()
-				if err != nil {
-					a.out = append(a.out, why.Silence{Part: why.PartQueue, Why: fmt.Sprintf("%s: %s", queue, a.p.reason(err))})
-					return
-				}
-				fromQueue(f, answer)
-				f.Now = time.Now()
-				s.into(f)
-				if woken(f) {
-					o.Queues = append(o.Queues, why.Explain(f))
-				}
-			})
-		}
+}
+
+// silence names the first queue that did not answer, and says how many others did not.
+func (i *inspection) silence() why.Silence {
+	first := slices.Min(slices.Collect(maps.Keys(i.silent)))
+	text := fmt.Sprintf("%s: %s", first, i.p.reason(i.silent[first]))
+	if others := len(i.silent) - 1; others > 0 {
+		text += fmt.Sprintf("; nor did %d others of %d queues", others, len(i.queues))
 	}
-	wg.Wait()
-	slices.SortFunc(o.Queues, func(x, y *why.Answer) int { return cmp.Or(cmp.Compare(x.Queue, y.Queue), cmp.Compare(x.Key, y.Key)) })
+	return why.Silence{Part: why.PartQueue, Why: text}
 }
 
 // woken says that a queue knows something of a key.

@@ -68,6 +68,8 @@ func (a *Answer) known(out io.Writer) error {
 	switch {
 	case a.NoQueues != "":
 		fmt.Fprintf(t, "Queues:\tnot known: %s\n", show.Printable(a.NoQueues))
+	case len(a.Queues) == 0 && len(a.Silent) > 0:
+		fmt.Fprintln(t, "Queues:\tnone that answered knows a key of it")
 	case len(a.Queues) == 0:
 		fmt.Fprintln(t, "Queues:\tnone knows a key of it")
 	}

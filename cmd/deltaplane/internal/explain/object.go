@@ -24,7 +24,8 @@ for those of its owners and its node, at most 200 queues, and shown are those th
 "why queue" tells of one key.
 
 Queues, index and reflector are asked at the same time; a part that does not answer within
---timeout is named, and the answer is made of the rest.`,
+--timeout is named, and the answer is made of the rest: without the index, of the object's own key.
+Of queues that do not answer the first is named, and the others are counted.`,
 		Example: `  deltaplane why jobs default/hello
   deltaplane why dev/pods.v1 default/hello-0 -o json
   deltaplane why queue dev/job default/hello`,
@@ -72,6 +73,9 @@ func printObject(out io.Writer, o *explain.Object) error {
 		return err
 	case len(o.Queues) > 0:
 		return nil
+	case len(o.Silent) > 0:
+		_, err := fmt.Fprintln(out, "No queue that answered knows a key of it.")
+		return err
 	}
 	_, err := fmt.Fprintln(out, "No queue knows a key of it: nobody was woken, or all that it woke is done and forgotten.")
 	return err
