@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -23,6 +24,7 @@ import (
 const (
 	mostQueues = 10
 	mostItems  = 200
+	atOnce     = 8
 )
 
 // sample is what the parts said at one time. What did not answer is nil.
@@ -125,8 +127,12 @@ func (p *parts) silence(name, address string, err error) Silence {
 	return Silence{Part: name, Address: address, Why: word + ": " + why}
 }
 
-// keys reads the keys that are held and those in back-off, of the queues that have most of them.
+// keys reads the keys that are held and those in back-off, of the queues that have most of them, a
+// few queues at a time. What is not there when ctx ends is not looked at.
 func (s *sample) keys(ctx context.Context, admin queuev1.QueueAdminServiceClient) error {
+	var mu sync.Mutex // of s
+	var g errgroup.Group
+	g.SetLimit(atOnce)
 	for _, look := range []struct {
 		count  func(*queuev1.Counts) int64
 		states []queuev1.State
@@ -140,27 +146,47 @@ func (s *sample) keys(ctx context.Context, admin queuev1.QueueAdminServiceClient
 			return cmp.Compare(look.count(b.GetCounts()), look.count(a.GetCounts()))
 		})
 		for i, q := range queues {
-			left := look.count(q.GetCounts())
-			for _, state := range look.states {
-				if i >= mostQueues || left <= 0 {
-					break
-				}
-				name := q.GetConfig().GetName()
-				page, err := admin.ListItems(ctx, &queuev1.ListItemsRequest{Queue: name, State: state, PageSize: mostItems, Partial: true})
-				if rpc.Code(err) == codes.NotFound {
-					left = 0 // it was removed meanwhile
-					break
-				}
-				if err != nil {
-					return fmt.Errorf("keys of %s: %w", name, err)
-				}
-				for _, it := range page.GetItems() {
-					*look.into = append(*look.into, item{name, it})
-				}
-				left -= int64(len(page.GetItems()))
+			name, left := q.GetConfig().GetName(), look.count(q.GetCounts())
+			if left <= 0 {
+				break
 			}
-			s.unlooked += max(left, 0)
+			g.Go(func() error {
+				var items []item
+				var err error
+				if i < mostQueues {
+					items, left, err = itemsOf(ctx, admin, name, look.states, left)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				*look.into = append(*look.into, items...)
+				s.unlooked += max(left, 0)
+				return err
+			})
 		}
 	}
-	return nil
+	return g.Wait()
+}
+
+// itemsOf reads keys of a queue until it has as many as there are, and how many it has not seen.
+func itemsOf(ctx context.Context, admin queuev1.QueueAdminServiceClient, queue string, states []queuev1.State, left int64) (items []item, unseen int64, err error) {
+	for _, state := range states {
+		if left <= 0 {
+			break
+		}
+		page, err := admin.ListItems(ctx, &queuev1.ListItemsRequest{Queue: queue, State: state, PageSize: mostItems, Partial: true})
+		switch rpc.Code(err) {
+		case codes.OK:
+		case codes.NotFound: // it was removed meanwhile
+			return items, 0, nil
+		case codes.DeadlineExceeded:
+			return items, left, nil
+		default:
+			return items, left, fmt.Errorf("keys of %s: %w", queue, err)
+		}
+		for _, it := range page.GetItems() {
+			items = append(items, item{queue, it})
+		}
+		left -= int64(len(page.GetItems()))
+	}
+	return items, left, nil
 }
