@@ -3,6 +3,7 @@ package top
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,7 +88,7 @@ func (p *parts) ask(ctx context.Context) *sample {
 	var all sync.WaitGroup
 	part := func(name, address string, call func() error) {
 		all.Go(func() {
-			if err := call(); err != nil {
+			if err := guarded(call); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				s.silent = append(s.silent, p.silence(name, address, err))
@@ -115,6 +116,22 @@ func (p *parts) ask(ctx context.Context) *sample {
 	return s
 }
 
+// fault is what a call panicked with.
+type fault struct{ value any }
+
+func (f *fault) Error() string { return fmt.Sprintf("panic: %v", f.value) }
+
+// guarded returns a panic of call as an error: in a goroutine it would end the process, and leave
+// the terminal as the screen has it.
+func guarded(call func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &fault{p}
+		}
+	}()
+	return call()
+}
+
 func (p *parts) silence(name, address string, err error) Silence {
 	why, _, _ := strings.Cut(cli.Message(err), "\n")
 	word := "does not answer"
@@ -123,6 +140,9 @@ func (p *parts) silence(name, address string, err error) Silence {
 		why = fmt.Sprintf("nothing came within %v", p.flags.Timeout)
 	case codes.PermissionDenied, codes.Unauthenticated:
 		word = "refuses"
+	}
+	if _, panicked := errors.AsType[*fault](err); panicked {
+		word = "is not understood"
 	}
 	return Silence{Part: name, Address: address, Why: word + ": " + why}
 }
@@ -154,7 +174,10 @@ func (s *sample) keys(ctx context.Context, admin queuev1.QueueAdminServiceClient
 				var items []item
 				var err error
 				if i < mostQueues {
-					items, left, err = itemsOf(ctx, admin, name, look.states, left)
+					err = guarded(func() (err error) {
+						items, left, err = itemsOf(ctx, admin, name, look.states, left)
+						return err
+					})
 				}
 				mu.Lock()
 				defer mu.Unlock()

@@ -3,6 +3,7 @@ package top
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -50,5 +52,30 @@ func TestKeysBehindASlowLinkAreLookedAtWithinTheTimeout(t *testing.T) {
 				t.Errorf("where %q hangs, held, delayed and not looked at are %v, want %v; %v", hangs, got, want, err)
 			}
 		})
+	}
+}
+
+func TestAPanicOfACallIsThatPartsFault(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"ListQueues", "ListItems", "ListReflections"} {
+		d := &cli.DialFlags{Reflector: "passthrough:///r", Index: "passthrough:///i", Queue: "passthrough:///q", Timeout: time.Minute}
+		d.Config.Extra = []grpc.DialOption{grpc.WithUnaryInterceptor(func(_ context.Context, method string, _, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+			if strings.HasSuffix(method, where) {
+				panic("here")
+			}
+			if all, ok := reply.(*queuev1.ListQueuesResponse); ok {
+				all.Queues = []*queuev1.QueueStatus{{Config: &queuev1.QueueConfig{Name: "dev/a"}, Counts: &queuev1.Counts{Delayed: 1}}}
+			}
+			return nil
+		})}
+		p, err := connect(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := p.ask(t.Context())
+		p.close()
+		if len(s.silent) != 1 || s.silent[0].Why != "is not understood: panic: here" {
+			t.Errorf("panicking in %s, silent are %v", where, s.silent)
+		}
 	}
 }

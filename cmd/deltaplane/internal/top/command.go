@@ -54,7 +54,7 @@ the ten queues that hold or delay most, 200 of each.`,
 			look := func(ctx context.Context) *Document { return m.document(p.ask(ctx)) }
 			t := terminalOf(cmd.InOrStdin(), cmd.OutOrStdout())
 			if t != nil && !once && output != "json" {
-				return t.live(cmd.Context(), look)
+				return t.untilHangup(cmd.Context(), look)
 			}
 			return printed(cmd.Context(), cmd.OutOrStdout(), look, output, once)
 		},

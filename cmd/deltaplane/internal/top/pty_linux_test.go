@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -80,6 +81,27 @@ func TestARealTerminalHasItsModesBack(t *testing.T) {
 				t.Errorf("modes before %v, during %v, after %v", before, during, after)
 			}
 		})
+	}
+}
+
+func TestARealTerminalHasItsModesBackAfterAHangup(t *testing.T) {
+	t.Parallel()
+	user, program := openTerminal(t)
+	before := modes(t, program)
+	go func() { _, _ = io.Copy(io.Discard, user) }()
+	var once sync.Once // a second signal might come when it is awaited no more
+	if err := terminalOf(program, program).untilHangup(t.Context(), func(context.Context) *Document {
+		once.Do(func() {
+			if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
+				t.Error(err)
+			}
+		})
+		return &Document{}
+	}); err != nil {
+		t.Error(err)
+	}
+	if after := modes(t, program); after != before {
+		t.Errorf("modes before %v, after %v", before, after)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -99,6 +101,13 @@ func (t *terminal) live(ctx context.Context, look func(context.Context) *Documen
 			d = f.document
 		}
 	}
+}
+
+// untilHangup is live, which SIGHUP ends too.
+func (t *terminal) untilHangup(ctx context.Context, look func(context.Context) *Document) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
+	return t.live(ctx, look)
 }
 
 // found is what a look found, or what it panicked with.
