@@ -84,6 +84,9 @@ func (t *terminal) live(ctx context.Context, look func(context.Context) *Documen
 		if v.width, v.height, err = t.size(); err != nil {
 			return fmt.Errorf("size of the terminal: %w", err)
 		}
+		if v.width <= 0 || v.height <= 0 {
+			v.width, v.height = 80, 24 // a serial line knows none
+		}
 		if _, err := io.WriteString(t.out, frame(v.screen(d))); err != nil {
 			return err
 		}

@@ -79,6 +79,24 @@ func TestTheScreenIsRefreshedInPlaceOnceASecond(t *testing.T) {
 	})
 }
 
+func TestATerminalThatHasNoSizeShowsADocument(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.size = func() (int, int, error) { return 0, 0, nil }
+		done := make(chan error, 1)
+		go func() { done <- f.live(t.Context(), func(context.Context) *Document { return many() }) }()
+		synctest.Wait()
+		if text := f.take(); !strings.Contains(text, "dev/queue1") {
+			t.Errorf("it shows %q", text)
+		}
+		_ = f.keys.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestTheTerminalIsPutBackHoweverItEnds(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(*fake, context.CancelFunc){
