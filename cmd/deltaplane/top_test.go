@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
@@ -60,6 +61,11 @@ func TestTopShowsWhatAnswersAndNamesWhatDoesNot(t *testing.T) {
 	}
 	if code != cli.ExitUnavailable || !strings.Contains(errs, "the index service at "+away) {
 		t.Errorf("exit %d, %s", code, errs)
+	}
+	index := servedAt(t, func(s *grpc.Server) { indexv1.RegisterIndexServiceServer(s, &catalog{}) })
+	_, errs, code = command(t.Context(), "", "top", "--once", "--timeout", "1m", "--reflector-url", reflector, "--index-url", index, "--queue-url", queue)
+	if code != cli.ExitRefused || strings.Contains(errs, "cannot reach") || !strings.Contains(errs, "the reflector service at "+reflector+": you may not") || !strings.Contains(errs, "whoami") {
+		t.Errorf("where one refuses and the others answer it exits %d, %s", code, errs)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -144,7 +144,7 @@ func (p *parts) silence(name, address string, err error) Silence {
 	if _, panicked := errors.AsType[*fault](err); panicked {
 		word = "is not understood"
 	}
-	return Silence{Part: name, Address: address, Why: word + ": " + why}
+	return Silence{Part: name, Address: address, Why: word + ": " + why, err: err}
 }
 
 // keys reads the keys that are held and those in back-off, of the queues that have most of them, a

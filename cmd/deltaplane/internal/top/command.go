@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 // mostRows is how many keys a printed table has.
@@ -37,9 +39,10 @@ In a terminal the screen is refreshed in place. q quits, s sorts (busiest, furth
 Without a terminal, and with --once, one table is printed, of the second that it takes. With
 -o json a document a line is printed every second until it is interrupted, or one with --once.
 
-A part that does not answer within --timeout is named, and the others are shown; --once exits 4
-then. Adds, settlements and times are those of the queue servers that answer. Keys are looked for in
-the ten queues that hold or delay most, 200 of each.`,
+A part that does not answer within --timeout, or refuses, is named, and the others are shown; --once
+exits 4 then, and 5 where parts refuse and the others answer. Adds, settlements and times are those
+of the queue servers that answer. Keys are looked for in the ten queues that hold or delay most, 200
+of each.`,
 		Example: `  deltaplane top
   deltaplane top --once
   deltaplane top -o json | jq -c '.queues[] | {queue, ready, adds_per_second}'`,
@@ -124,7 +127,13 @@ func (d *Document) print(out io.Writer) error {
 func (d *Document) verdict() error {
 	var faults []error
 	for _, s := range d.Silent {
-		faults = append(faults, &cli.UnreachableError{What: "the " + s.Part + " service at " + s.Address, Err: errors.New(s.Why)})
+		what := "the " + s.Part + " service at " + s.Address
+		switch rpc.Code(s.err) {
+		case codes.Unavailable, codes.DeadlineExceeded:
+			faults = append(faults, &cli.UnreachableError{What: what, Err: errors.New(s.Why)})
+		default:
+			faults = append(faults, fmt.Errorf("%s: %w", what, s.err))
+		}
 	}
 	return errors.Join(faults...)
 }

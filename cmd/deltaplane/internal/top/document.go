@@ -85,6 +85,7 @@ type Silence struct {
 	Part    string `json:"part"`
 	Address string `json:"address"`
 	Why     string `json:"why"`
+	err     error
 }
 
 // document makes of a sample what it says, with rates since the samples before.

@@ -15,7 +15,7 @@ import (
 
 // many is a document with more of everything than a screen has lines.
 func many() *Document {
-	d := &Document{Time: start, Silent: []Silence{{"index", "127.0.0.1:7441", "does not answer: nothing came within 1s"}}}
+	d := &Document{Time: start, Silent: []Silence{{Part: "index", Address: "127.0.0.1:7441", Why: "does not answer: nothing came within 1s"}}}
 	for i := range 40 {
 		name := fmt.Sprintf("dev/things%d.v1.example.com", i)
 		d.Reflections = append(d.Reflections, Reflection{Collection: name, State: "watching", Changes: new(float64(i)), Lag: float64(40-i) / 1000})
