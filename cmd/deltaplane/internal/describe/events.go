@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
@@ -43,9 +45,9 @@ func (a *Answer) mirrored(ctx context.Context, index *client.Index, events strin
 		if e.Quarantined {
 			continue
 		}
-		about := gjson.GetBytes(e.Payload, "involvedObject")
-		uid := about.Get("uid").String()
-		if uid != a.UID && (uid != a.Name || about.Get("kind").String() != a.Kind) { // kubelets name a node by its name
+		o := gjson.GetBytes(e.Payload, "involvedObject")
+		about := corev1.ObjectReference{Kind: o.Get("kind").String(), Name: o.Get("name").String(), UID: types.UID(o.Get("uid").String())}
+		if !inspect.About(about, a.Kind, a.Name, a.UID) {
 			continue
 		}
 		one, err := inspect.ReadEvent(e.Payload)

@@ -47,6 +47,15 @@ func ReadEvent(payload []byte) (EventAnswer, error) {
 	return EventAnswer{Type: e.Type, Reason: e.Reason, Count: count, Last: last, From: cmp.Or(e.Source.Component, e.ReportingController), Message: e.Message}, nil
 }
 
+// About reports whether an Event's object is the one of a kind, name and UID. Kubelets name a node
+// by its name in place of its UID.
+func About(o corev1.ObjectReference, kind, name, uid string) bool {
+	if string(o.UID) == uid {
+		return uid != ""
+	}
+	return kind == "Node" && o.Kind == kind && o.Name == name && string(o.UID) == name
+}
+
 // EventNamespace is the namespace that has the Events of an object of a namespace.
 func EventNamespace(namespace string) string { return cmp.Or(namespace, "default") }
 
@@ -55,8 +64,7 @@ func SortEvents(all []EventAnswer) {
 	slices.SortStableFunc(all, func(x, y EventAnswer) int { return x.Last.Compare(y.Last) })
 }
 
-// Events are the API server's about an object, the newest last. A node is named by its name in
-// place of its UID.
+// Events are the API server's about an object, the newest last.
 func Events(ctx context.Context, flags *cli.KubeFlags, namespace, name, kind, uid string) ([]EventAnswer, error) {
 	kc, err := flags.Load()
 	if err != nil {
@@ -79,7 +87,7 @@ func Events(ctx context.Context, flags *cli.KubeFlags, namespace, name, kind, ui
 		if err := json.Unmarshal(raw, &about); err != nil {
 			return []EventAnswer{}, fmt.Errorf("event: %w", err)
 		}
-		if o := about.InvolvedObject; string(o.UID) != uid && (kind != "Node" || o.Name != name) { // a server may not know the selector
+		if !About(about.InvolvedObject, kind, name, uid) { // a server may not know the selector
 			continue
 		}
 		e, err := ReadEvent(raw)
