@@ -145,6 +145,24 @@ func TestAServiceThatGoesByTheConsolesCertificateIsNotCalledForOthers(t *testing
 	}
 }
 
+func TestTracesAreShownToNobodyWhereCallersAreAskedWhoTheyAre(t *testing.T) {
+	t.Parallel()
+	r := bare(t, func(c *console.Config, d *console.Deps) { c.OwnRights, d.Traces = true, fakeTraces{} })
+	r.token = alice
+	p := r.open()
+	if p.opened.GetHasTraces() {
+		t.Error("the session says that there is a store")
+	}
+	p.subscribe(1, &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Traces{Traces: &consolev1.TracesView{}}})
+	p.subscribe(2, &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Trace{Trace: &consolev1.TraceView{Id: "aa"}}})
+	for range 2 {
+		m := p.until("traces", func(m *consolev1.OpenResponse) bool { return m.GetTraces() != nil || m.GetTrace() != nil })
+		if m.GetTraces().GetStored() || m.GetTrace().GetStored() || len(m.GetTraces().GetTraces())+len(m.GetTrace().GetSpans()) > 0 {
+			t.Errorf("a caller sees %v", m)
+		}
+	}
+}
+
 func TestWhatOthersCanReachNeedsTLSOrPermission(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

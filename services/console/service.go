@@ -22,7 +22,8 @@ import (
 // Deps is what a console talks to. Its connections show no token.
 type Deps struct {
 	Reflector, Index, Queue explain.Part
-	// Traces are those that the process keeps; nil where it keeps none.
+	// Traces are those that the process keeps; nil where it keeps none. They are shown to everybody,
+	// and so to nobody where callers are asked who they are.
 	Traces view.Traces
 }
 
@@ -48,6 +49,9 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.proves() {
+		deps.Traces = nil // they name objects of everybody, and no service says who may see which
 	}
 	s := &Service{cfg: cfg, deps: deps, log: tel.Log, listening: make(chan struct{}), draining: make(chan struct{})}
 	var err error
