@@ -37,6 +37,7 @@ var rules = []rpc.Rule{
 	{Is: session.ErrOver, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
 	{Is: view.ErrClosed, Code: codes.NotFound, Reason: "SESSION_NOT_FOUND"},
 	{Is: session.ErrTooManySessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
+	{Is: errTooManyTokens, Code: codes.ResourceExhausted, Reason: "TOO_MANY_UNKNOWN_TOKENS", Retry: time.Second},
 	{Is: session.ErrTooManySubscriptions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SUBSCRIPTIONS"},
 	{Is: view.ErrTooManyViews, Code: codes.ResourceExhausted, Reason: "TOO_MANY_VIEWS"},
 }
@@ -63,7 +64,12 @@ func unary[Req, Res any](s *Service, mux *http.ServeMux, options []connect.Handl
 	mux.Handle(method, connect.NewUnaryHandler(method, func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		ctx, cancel := context.WithTimeout(ctx, callWithin)
 		defer cancel()
-		res, err := call(ctx, whoOf(r.Header()), r.Msg)
+		w := whoOf(r.Header())
+		var res *Res
+		err := s.forwarded(w, r.Peer().Addr, func() (err error) {
+			res, err = call(ctx, w, r.Msg)
+			return err
+		})
 		err = asConnect(err)
 		s.count(method, err)
 		if err != nil {
@@ -71,6 +77,23 @@ func unary[Req, Res any](s *Service, mux *http.ServeMux, options []connect.Handl
 		}
 		return connect.NewResponse(res), nil
 	}, options...))
+}
+
+// forwarded makes a call with a caller's token, and counts it against the caller's host where nobody
+// knows the token.
+func (s *Service) forwarded(w who, address string, call func() error) error {
+	if w.token == "" || s.sessions.Known(w.token) {
+		return call()
+	}
+	host := hostOf(address)
+	if err := s.unknown.may(host); err != nil {
+		return err
+	}
+	err := call()
+	if rpc.Code(err) == codes.Unauthenticated {
+		s.unknown.refused(host)
+	}
+	return err
 }
 
 func (s *Service) count(method string, err error) {
@@ -130,7 +153,11 @@ func (s *Service) hub(token string) *view.Hub {
 func (s *Service) open(ctx context.Context, r *connect.Request[consolev1.OpenRequest], stream *connect.ServerStream[consolev1.OpenResponse]) (err error) {
 	defer func() { s.count(consolev1.ConsoleService_Open_FullMethodName, err) }()
 	w := whoOf(r.Header())
-	one, end, err := s.sessions.Open(w.token)
+	caller := &accessv1.WhoAmIResponse{}
+	if err := s.forwarded(w, r.Peer().Addr, func() (err error) { caller, err = s.ask(ctx, w); return err }); err != nil {
+		return asConnect(err)
+	}
+	one, end, err := s.sessions.Open(w.token, nameOf(caller.GetIdentity()))
 	if err != nil {
 		return asConnect(err)
 	}
@@ -146,7 +173,7 @@ func (s *Service) open(ctx context.Context, r *connect.Request[consolev1.OpenReq
 		s.metrics.updates.Inc()
 		return stream.Send(m)
 	}
-	if err := send(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Opened{Opened: s.opened(ctx, w, one)}}); err != nil {
+	if err := send(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Opened{Opened: s.opened(one, caller)}}); err != nil {
 		return err
 	}
 	err = one.Run(ctx, send)
@@ -172,18 +199,35 @@ func (s *Service) whileServing(cancel func()) (stop func()) {
 	return func() { close(done); <-gone }
 }
 
-// opened is a session for its page, with who the caller is for the index, if that says so soon.
-func (s *Service) opened(ctx context.Context, w who, one *session.Session) *consolev1.Opened {
-	out := &consolev1.Opened{
-		Session: one.ID, Version: s.cfg.Version, MaxSubscriptions: session.MaxSubscriptions, MaxRows: view.MaxRows, HasTraces: s.deps.Traces != nil,
-	}
+// ask asks the index who a caller is, and is an error where the index knows that it is nobody: who
+// has no valid token holds no session. Where the index does not answer soon, that is not known.
+func (s *Service) ask(ctx context.Context, w who) (*accessv1.WhoAmIResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
-	parts := s.parts(w)
-	if answer, err := accessv1.NewAccessServiceClient(parts.Index.Conn).WhoAmI(ctx, &accessv1.WhoAmIRequest{}); err == nil {
-		out.User, out.Limited = answer.GetIdentity().GetUser(), answer.GetLimited()
+	answer, err := accessv1.NewAccessServiceClient(s.parts(w).Index.Conn).WhoAmI(ctx, &accessv1.WhoAmIRequest{})
+	switch {
+	case err == nil:
+		return answer, nil
+	case rpc.Code(err) == codes.Unauthenticated, rpc.Reason(err) == "TOO_MANY_UNKNOWN_TOKENS":
+		return nil, err
 	}
-	return out
+	return &accessv1.WhoAmIResponse{}, nil
+}
+
+// nameOf tells users apart: each cluster has its own. It is empty where nobody says who it is.
+func nameOf(id *accessv1.Identity) string {
+	if id.GetUser() == "" {
+		return ""
+	}
+	return id.GetCluster() + "\x00" + id.GetUser()
+}
+
+// opened is a session for its page, with who the caller is for the index.
+func (s *Service) opened(one *session.Session, caller *accessv1.WhoAmIResponse) *consolev1.Opened {
+	return &consolev1.Opened{
+		Session: one.ID, Version: s.cfg.Version, MaxSubscriptions: session.MaxSubscriptions, MaxRows: view.MaxRows, HasTraces: s.deps.Traces != nil,
+		User: caller.GetIdentity().GetUser(), Limited: caller.GetLimited(),
+	}
 }
 
 type deadlineKey struct{}

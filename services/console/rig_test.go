@@ -188,6 +188,26 @@ func (r *rig) open() *tab {
 	return p
 }
 
+// refused is why a page is not opened; nil where it is.
+func (r *rig) refused() error {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	defer cancel()
+	request := connect.NewRequest(&consolev1.OpenRequest{})
+	if r.token != "" {
+		request.Header().Set("Authorization", "Bearer "+r.token)
+	}
+	stream, err := connect.NewClient[consolev1.OpenRequest, consolev1.OpenResponse](r.http, r.url+consolev1.ConsoleService_Open_FullMethodName).CallServerStream(ctx, request)
+	if err != nil {
+		return err
+	}
+	stream.Receive()
+	err = stream.Err()
+	cancel()
+	_ = stream.Close()
+	return err
+}
+
 // subscribe shows a view.
 func (p *tab) subscribe(id uint32, r *consolev1.SubscribeRequest) {
 	p.t.Helper()

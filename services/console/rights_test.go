@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
 	"github.com/deltaplane/deltaplane/services/console"
+	"github.com/deltaplane/deltaplane/services/console/session"
 	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
@@ -123,11 +124,32 @@ func TestACallerDoesWhatItsOwnTokenPermitsAndNotWhatTheConsolesCertificateDoes(t
 		return len(q) == 1 && q[0].GetPaused()
 	})
 	r.token = ""
-	p = r.open()
-	p.subscribe(1, queuesView())
-	p.until("that nobody without a token sees them", func(m *consolev1.OpenResponse) bool {
-		return m.GetFailure().GetCode() == int32(connect.CodeUnauthenticated)
-	})
+	if err := r.refused(); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("a page without a token: %v", err)
+	}
+}
+
+// The queue stands for the index too: a server of each says who its caller is.
+func TestWhoHasNoValidTokenHoldsNoSession(t *testing.T) {
+	t.Parallel()
+	const again = "again-0123456789abcdef"
+	tokens := write(t, "tokens", alice+" alice\n"+again+" alice\n"+operator+" operator\n")
+	part := secured(t, rpc.AuthConfig{Mode: rpc.AuthIdentities, TokenFile: tokens}, policy)
+	r := bare(t, func(c *console.Config, d *console.Deps) { c.OwnRights, d.Index, d.Queue = true, part, part })
+	r.token = alice
+	for range session.MaxOfCaller {
+		if p := r.open(); p.opened.GetUser() != "alice" || !p.opened.GetLimited() {
+			t.Fatalf("a session says %v", p.opened)
+		}
+	}
+	r.token = again
+	if err := r.refused(); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("another token of somebody who has all sessions: %v", err)
+	}
+	r.token = "unknown-0123456789abcdef"
+	if err := r.refused(); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("a token that nobody knows: %v", err)
+	}
 }
 
 // A service that lets in who shows a certificate, and asks for no tokens, would do everything for

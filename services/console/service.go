@@ -36,6 +36,7 @@ type Service struct {
 	admin    *telemetry.Admin
 	handler  http.Handler
 	sessions *session.Manager
+	unknown  *strangers
 	metrics  *metrics
 
 	life      context.Context //nolint:containedctx // of what sessions follow; set by Run before the first of them
@@ -71,7 +72,7 @@ func New(cfg Config, deps Deps, tel *telemetry.Telemetry) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sessions = session.NewManager(s.hub)
+	s.sessions, s.unknown = session.NewManager(s.hub), newStrangers()
 	if s.metrics, err = newMetrics(tel.Registry, s.sessions); err != nil {
 		return nil, err
 	}
