@@ -10,6 +10,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/kube"
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/console"
 )
 
 var configMaps = kube.Resource{Version: "v1", Name: "configmaps", Kind: "ConfigMap", Namespaced: true}
@@ -161,6 +163,25 @@ func TestWhatCannotBeAskedOfACollectionIsRefusedOrSaid(t *testing.T) {
 	})
 	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "configmaps", Cel: `object.data.missing == "x"`, Limit: 5}))
 	p.until("on how many objects the expression fails", func(m *consolev1.OpenResponse) bool { return m.GetRows().GetFailed() == 1 })
+}
+
+func TestAnObjectIsShownAgainOnceTheIndexIsBack(t *testing.T) {
+	t.Parallel()
+	index := &broken{method: indexv1.IndexService_Watch_FullMethodName}
+	r := start(t, func(_ *console.Config, d *console.Deps) {
+		index.ClientConnInterface, d.Index.Conn = d.Index.Conn, index
+	})
+	r.put("one", "first")
+	p := r.open()
+	p.subscribe(1, &consolev1.SubscribeRequest{View: &consolev1.SubscribeRequest_Object{Object: &consolev1.ObjectView{Collection: "dev/configmaps.v1", Key: "default/one"}}})
+	there := func(m *consolev1.OpenResponse) bool { return m.GetObject().GetPresent() }
+	seen := p.until("the object", there).GetObject().GetSeenAt()
+	index.set(true)
+	p.until("that the index is away", func(m *consolev1.OpenResponse) bool { return m.GetFailure() != nil })
+	index.set(false)
+	if m := p.until("the object again", there).GetObject(); !m.GetSeenAt().AsTime().Equal(seen.AsTime()) {
+		t.Errorf("an object that did not change is seen at %v, want %v", m.GetSeenAt().AsTime(), seen.AsTime())
+	}
 }
 
 func TestAnObjectIsShownLiveAndAfterItsDeletion(t *testing.T) {

@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -37,7 +38,10 @@ type object struct {
 	collection string
 	key        delta.Key
 	sooner     chan struct{}
-	last       client.Object // for run alone
+	// What follows is for run alone.
+	last           client.Object     // the last version that was there
+	present, known bool              // whether it is there, and whether that is known
+	shown          *consolev1.Object // never changed
 }
 
 func (o *object) soon() {
@@ -49,11 +53,16 @@ func (o *object) soon() {
 
 func (o *object) run(ctx context.Context) {
 	options := client.WatchOptions{
-		Namespace: o.key.Namespace(), FieldSelector: "metadata.name=" + o.key.Name(), Log: o.h.log,
-		OnRetry: func(r client.WatchRetry) { o.fail(r.Err) },
+		Namespace: o.key.Namespace(), FieldSelector: "metadata.name=" + o.key.Name(), Log: o.h.log, BookmarkEvery: time.Second,
+		OnRetry: func(r client.WatchRetry) {
+			if !errors.Is(r.Err, client.ErrStreamEnded) {
+				o.fail(r.Err)
+			}
+		},
 	}
 	for ctx.Err() == nil {
 		wait := againAfter
+		o.present, o.known = false, false
 		for e, err := range o.h.index.Watch(ctx, o.collection, options) {
 			if err != nil {
 				wait = o.without(ctx, err)
@@ -73,19 +82,31 @@ func (o *object) run(ctx context.Context) {
 func (o *object) take(e *client.Event) {
 	switch e.Type {
 	case client.EventAdded, client.EventUpdated:
-		o.last = e.Object
-		o.show(true)
+		o.last, o.present, o.known = e.Object, true, true
 	case client.EventDeleted:
 		if e.Object.Payload != nil {
 			o.last = e.Object
 		}
-		o.show(false)
+		o.present, o.known = false, true
 	case client.EventGap:
-		o.last = client.Object{}
+		o.present, o.known = false, false
 	case client.EventInitialEnd:
-		o.show(o.last.Key != "")
-	case client.EventBookmark:
+		o.known = true
+	case client.EventBookmark: // all that comes of a watch that was resumed, where nothing has changed
+		if !o.failing() {
+			return
+		}
 	}
+	if o.known {
+		o.show()
+	}
+}
+
+// failing reports whether a failure is shown.
+func (o *object) failing() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.state.GetFailure() != nil
 }
 
 // without asks for an object that may not be watched, and returns when to ask again.
@@ -101,18 +122,19 @@ func (o *object) without(ctx context.Context, refused error) time.Duration {
 	case err != nil:
 		o.fail(err)
 	case found == nil:
-		o.show(false)
+		o.present = false
+		o.show()
 	default:
-		o.last = *found
-		o.show(true)
+		o.last, o.present = *found, true
+		o.show()
 	}
 	return every
 }
 
 // show shows the last version.
-func (o *object) show(present bool) {
+func (o *object) show() {
 	out := &consolev1.Object{
-		Collection: o.collection, Key: string(o.key), Present: present, ResourceVersion: o.last.ResourceVersion, Uid: o.last.UID, Quarantined: o.last.Quarantined,
+		Collection: o.collection, Key: string(o.key), Present: o.present, ResourceVersion: o.last.ResourceVersion, Uid: o.last.UID, Quarantined: o.last.Quarantined,
 	}
 	if len(o.last.Payload) > 0 {
 		text, err := yaml.JSONToYAML(o.last.Payload)
@@ -121,12 +143,10 @@ func (o *object) show(present bool) {
 		}
 		out.Yaml = string(text)
 	}
-	o.mu.Lock()
-	was := o.state.GetObject()
-	o.mu.Unlock()
 	out.SeenAt = timestamppb.Now()
-	if was != nil && was.GetResourceVersion() == out.GetResourceVersion() && was.GetPresent() == present && was.GetYaml() == out.GetYaml() {
+	if was := o.shown; was != nil && was.GetResourceVersion() == out.GetResourceVersion() && was.GetPresent() == out.GetPresent() && was.GetYaml() == out.GetYaml() {
 		out.SeenAt = was.GetSeenAt()
 	}
+	o.shown = out
 	o.set(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Object{Object: out}})
 }
