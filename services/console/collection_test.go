@@ -165,6 +165,29 @@ func TestWhatCannotBeAskedOfACollectionIsRefusedOrSaid(t *testing.T) {
 	p.until("on how many objects the expression fails", func(m *consolev1.OpenResponse) bool { return m.GetRows().GetFailed() == 1 })
 }
 
+func TestRowsThatCouldNotBeFetchedAreFetchedAgain(t *testing.T) {
+	t.Parallel()
+	index := &broken{method: indexv1.IndexService_BatchGet_FullMethodName}
+	index.set(true)
+	r := start(t, func(_ *console.Config, d *console.Deps) {
+		index.ClientConnInterface, d.Index.Conn = d.Index.Conn, index
+	})
+	r.put("one", "1")
+	p := r.open()
+	var s shown
+	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "dev/configmaps.v1", Limit: 5}))
+	p.until("that the row cannot be fetched", func(m *consolev1.OpenResponse) bool {
+		s.take(m)
+		return s.rows["default/one"].GetFault() != ""
+	})
+	index.set(false)
+	p.until("the row", func(m *consolev1.OpenResponse) bool {
+		s.take(m)
+		row := s.rows["default/one"]
+		return row.GetFault() == "" && len(row.GetCells()) > 0
+	})
+}
+
 func TestAnObjectIsShownAgainOnceTheIndexIsBack(t *testing.T) {
 	t.Parallel()
 	index := &broken{method: indexv1.IndexService_Watch_FullMethodName}

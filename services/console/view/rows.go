@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -134,25 +135,22 @@ func (r *rows) run(ctx context.Context) {
 		case <-timer.C:
 		case <-r.ranged:
 		}
-		whole := r.look(ctx)
+		wait := r.look(ctx)
 		timer.Reset(rowsApart)
 		select { // somebody who scrolls waits for nothing
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		case <-r.ranged:
-			whole = false
+			wait = 0
 		}
-		if whole {
-			timer.Reset(agedAfter)
-		} else {
-			timer.Reset(0)
-		}
+		timer.Reset(wait)
 	}
 }
 
-// look finds out what changed in the range, and has it sent. It reports whether that is everything.
-func (r *rows) look(ctx context.Context) (whole bool) {
+// look finds out what changed in the range, and has it sent. It returns when to look again where
+// nothing changes.
+func (r *rows) look(ctx context.Context) (wait time.Duration) {
 	r.mu.Lock()
 	v := r.v
 	r.mu.Unlock()
@@ -163,7 +161,7 @@ func (r *rows) look(ctx context.Context) (whole bool) {
 	if s.err != nil {
 		r.last = nil // the rows that come again say that the failure is over
 		r.send(failed(s.err))
-		return true
+		return agedAfter
 	}
 	if _, err := delta.ParseCollection(r.name); err != nil { // it may have been found by now
 		r.name = r.h.resolve(ctx, r.f.q.collection)
@@ -178,9 +176,9 @@ func (r *rows) look(ctx context.Context) (whole bool) {
 		Collection: r.name, Total: uint32(len(all)), Offset: uint32(from), //nolint:gosec // keys fit into memory
 		Revision: s.revision.RV, State: s.state, Failed: uint32(s.failed), //nolint:gosec // as above
 	}
-	whole = r.fill(ctx, out, keys, &s)
+	wait = r.fill(ctx, out, keys, &s)
 	if ctx.Err() != nil {
-		return true
+		return agedAfter
 	}
 	if !slices.Equal(keys, r.order) || r.last == nil {
 		out.KeysChanged, out.Keys, r.order = true, keys, keys
@@ -195,7 +193,7 @@ func (r *rows) look(ctx context.Context) (whole bool) {
 		r.last = plain
 		r.send(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Rows{Rows: out}})
 	}
-	return whole
+	return wait
 }
 
 // chosen are the keys of the feed that contain a text.
@@ -216,8 +214,9 @@ func (r *rows) chosen(text string) []string {
 	return r.matching
 }
 
-// fill fetches the rows that changed. It reports whether all of them are as the feed has them.
-func (r *rows) fill(ctx context.Context, out *consolev1.Rows, keys []string, s *shown) (whole bool) {
+// fill fetches the rows that changed. It returns when to look again: soon where not all of them are
+// as the feed has them.
+func (r *rows) fill(ctx context.Context, out *consolev1.Rows, keys []string, s *shown) (wait time.Duration) {
 	var ask []string
 	changes := map[string]uint64{}
 	for i, key := range keys {
@@ -227,16 +226,16 @@ func (r *rows) fill(ctx context.Context, out *consolev1.Rows, keys []string, s *
 		}
 	}
 	if len(ask) == 0 && r.table != nil {
-		return true
+		return agedAfter
 	}
 	if r.table == nil && s.state == "loading" && len(ask) == 0 {
-		return true
+		return agedAfter
 	}
 	if r.table == nil {
 		r.table = r.h.columnsOf(ctx, r.name, r.wide)
 		out.Columns = r.table.shown
 		if len(ask) == 0 {
-			return true
+			return agedAfter
 		}
 	}
 	got, whole, err := r.fetch(ctx, ask, s)
@@ -244,9 +243,12 @@ func (r *rows) fill(ctx context.Context, out *consolev1.Rows, keys []string, s *
 		st := Status(err)
 		for _, key := range ask {
 			out.Rows = append(out.Rows, &consolev1.Row{Key: key, Fault: st.Message()})
-			r.have[key] = changes[key]
 		}
-		return true
+		if rpc.Code(err) != codes.PermissionDenied {
+			return againAfter
+		}
+		maps.Copy(r.have, changes)
+		return agedAfter
 	}
 	for _, key := range got.GetQuarantinedKeys() {
 		out.Rows = append(out.Rows, &consolev1.Row{Key: key, Fault: "its newest version could not be read"})
@@ -254,10 +256,11 @@ func (r *rows) fill(ctx context.Context, out *consolev1.Rows, keys []string, s *
 	for _, o := range got.GetObjects() {
 		out.Rows = append(out.Rows, r.table.row(o.GetKey(), o.GetPayload()))
 	}
-	if whole {
-		maps.Copy(r.have, changes)
+	if !whole {
+		return 0
 	}
-	return whole
+	maps.Copy(r.have, changes)
+	return agedAfter
 }
 
 // fetch asks for objects as new as the feed is. Where the index does not have that in time, what it
