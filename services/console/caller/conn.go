@@ -8,7 +8,6 @@ package caller
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -34,14 +33,14 @@ type Conn struct {
 	options []grpc.CallOption
 	prove   bool
 
-	mu     sync.Mutex
-	proven time.Time // guarded by mu: when the service last said that it goes by the token
+	turn   chan struct{} // has room for who asks
+	proven time.Time     // when the service last said that it goes by the token; for who has the turn
 }
 
 // New is a connection for the bearer of a token, or for a caller without one where it is empty.
 // With prove the service must say that it goes by the token before it is called.
 func New(base grpc.ClientConnInterface, token string, prove bool) *Conn {
-	c := &Conn{base: base, token: token, prove: prove}
+	c := &Conn{base: base, token: token, prove: prove, turn: make(chan struct{}, 1)}
 	if token != "" {
 		c.options = []grpc.CallOption{grpc.PerRPCCredentials(bearer(token))}
 	}
@@ -73,8 +72,12 @@ func (c *Conn) may(ctx context.Context) error {
 	if c.token == "" {
 		return refusal(codes.Unauthenticated, "TOKEN_REQUIRED", "a bearer token is required")
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 	if time.Since(c.proven) < askedFor {
 		return nil
 	}

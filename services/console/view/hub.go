@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -41,9 +42,9 @@ type Hub struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	reflections memo[*reflectorv1.ListReflectionsResponse]
-	collections memo[*indexv1.ListCollectionsResponse]
-	statuses    memo[*queuev1.ListQueuesResponse]
+	reflections *memo[*reflectorv1.ListReflectionsResponse]
+	collections *memo[*indexv1.ListCollectionsResponse]
+	statuses    *memo[*queuev1.ListQueuesResponse]
 
 	mu     sync.Mutex
 	shared map[string]*shared // guarded by mu
@@ -56,6 +57,7 @@ func NewHub(ctx context.Context, parts explain.Parts, traces Traces, log *slog.L
 		parts: parts, index: client.NewIndex(parts.Index.Conn), indexes: indexv1.NewIndexServiceClient(parts.Index.Conn),
 		queues: queuev1.NewQueueAdminServiceClient(parts.Queue.Conn), reflector: reflectorv1.NewReflectorServiceClient(parts.Reflector.Conn),
 		traces: traces, log: log, shared: map[string]*shared{},
+		reflections: newMemo[*reflectorv1.ListReflectionsResponse](), collections: newMemo[*indexv1.ListCollectionsResponse](), statuses: newMemo[*queuev1.ListQueuesResponse](),
 	}
 	h.life, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
@@ -159,18 +161,28 @@ const fresh = 900 * time.Millisecond
 
 // memo is an answer that several views need.
 type memo[T any] struct {
-	mu    sync.Mutex
-	at    time.Time // guarded by mu
-	value T         // guarded by mu
-	err   error     // guarded by mu
+	turn  chan struct{} // has room for who asks
+	stale atomic.Bool   // what was asked up to now is not good enough
+	// What follows is for who has the turn.
+	at    time.Time
+	value T
+	err   error
 }
 
+func newMemo[T any]() *memo[T] { return &memo[T]{turn: make(chan struct{}, 1)} }
+
 func (m *memo[T]) get(ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.at.IsZero() && time.Since(m.at) < fresh {
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+	if !m.stale.Swap(false) && !m.at.IsZero() && time.Since(m.at) < fresh {
 		return m.value, m.err
 	}
+	m.at = time.Time{}
 	value, err := ask(ctx)
 	if ctx.Err() != nil { // it was not the service's fault
 		return value, err
@@ -179,11 +191,8 @@ func (m *memo[T]) get(ctx context.Context, ask func(context.Context) (T, error))
 	return value, err
 }
 
-func (m *memo[T]) forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.at = time.Time{}
-}
+// forget has the next who gets the answer ask for it. It waits for nobody.
+func (m *memo[T]) forget() { m.stale.Store(true) }
 
 func (h *Hub) listReflections(ctx context.Context) (*reflectorv1.ListReflectionsResponse, error) {
 	return h.reflections.get(ctx, func(ctx context.Context) (*reflectorv1.ListReflectionsResponse, error) {
