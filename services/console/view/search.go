@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 // Bounds of a search.
 const (
 	mostFound    = 50
-	mostSearched = 200     // collections and queues
+	mostSearched = 200     // collections in which objects are looked for, and queues in which keys are
 	mostListed   = 5_000   // objects of a collection whose keys are listed
 	mostScanned  = 100_000 // keys that are listed
 	searchers    = 16
@@ -103,23 +104,43 @@ func (s *search) collections(ctx context.Context) {
 		s.miss(why.PartIndex, err)
 		return
 	}
-	all := slices.SortedFunc(slices.Values(answer.GetCollections()), func(x, y *indexv1.CollectionStatus) int { return cmp.Compare(x.GetObjects(), y.GetObjects()) })
-	left := int64(mostScanned)
-	for _, c := range all[:min(len(all), mostSearched)] {
+	var all []*indexv1.CollectionStatus // whose objects are searched
+	for _, c := range answer.GetCollections() {
 		named := called(c, cmp.Or(s.only, s.text), s.only == "")
 		if s.only == "" && named {
 			s.add(&consolev1.Found{Kind: consolev1.FoundKind_FOUND_KIND_COLLECTION, Collection: c.GetCollection()})
 		}
-		if s.only != "" && !named {
-			continue
-		}
-		if n := c.GetObjects(); n <= mostListed && n <= left {
-			left -= n
-			s.each(func() { s.list(ctx, c) })
-		} else {
-			s.each(func() { s.get(ctx, c) })
+		if s.only == "" || named {
+			all = append(all, c)
 		}
 	}
+	slices.SortStableFunc(all, func(x, y *indexv1.CollectionStatus) int { return cmp.Compare(x.GetObjects(), y.GetObjects()) })
+	s.omit(len(all)-mostSearched, "collections", "which have the most objects: write the resource before the key")
+	left := int64(mostScanned)
+	short := 0
+	for _, c := range all[:min(len(all), mostSearched)] {
+		n := c.GetObjects()
+		if n <= mostListed && n <= left {
+			left -= n
+			s.each(func() { s.list(ctx, c) })
+			continue
+		}
+		if n <= mostListed {
+			short++
+		}
+		s.each(func() { s.get(ctx, c) })
+	}
+	s.omit(short, "collections for a part of a key", "others have as many keys as a search reads: write the resource before the key")
+}
+
+// omit says of how many a search looks at nothing further.
+func (s *search) omit(n int, of, because string) {
+	if n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = append(s.silent, &consolev1.Silent{Part: fmt.Sprintf("%d %s", n, of), Why: because})
 }
 
 // called reports whether a collection is called by a text, or by one that contains it.
@@ -187,10 +208,14 @@ func (s *search) queues(ctx context.Context) {
 		s.miss(why.PartQueue, err)
 		return
 	}
-	for _, q := range answer.GetQueues()[:min(len(answer.GetQueues()), mostSearched)] {
+	s.omit(len(answer.GetQueues())-mostSearched, "queues", "for the key: there are too many")
+	for i, q := range answer.GetQueues() {
 		name := q.GetConfig().GetName()
 		if strings.Contains(name, s.text) {
 			s.add(&consolev1.Found{Kind: consolev1.FoundKind_FOUND_KIND_QUEUE, Queue: name})
+		}
+		if i >= mostSearched {
+			continue
 		}
 		s.each(func() {
 			answer, err := s.h.queues.Inspect(ctx, &queuev1.InspectRequest{Queue: name, Key: s.text})
