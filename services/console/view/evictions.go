@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -35,15 +36,15 @@ func (h *Hub) podsByNode(ctx context.Context, cluster string) (map[string]int64,
 const boundFor = 10 * time.Second
 
 // evictions are those that the taint eviction controller of a cluster has planned, by node: its
-// queue has each pod's key until then.
-func (h *Hub) evictions(ctx context.Context, c *clusterNodes) (map[string][]*consolev1.Eviction, error) {
+// queue has each pod's key until then. Cut says which are left out; empty for none.
+func (h *Hub) evictions(ctx context.Context, c *clusterNodes) (out map[string][]*consolev1.Eviction, cut string, err error) {
 	queue := c.name + "/tainteviction"
 	answer, err := h.queues.ListItems(ctx, &queuev1.ListItemsRequest{Queue: queue, State: queuev1.State_STATE_DELAYED, PageSize: pageOf, Partial: true})
 	switch {
 	case rpc.Reason(err) == "QUEUE_NOT_FOUND": // no such controller runs
-		return nil, nil
+		return nil, "", nil
 	case err != nil:
-		return nil, err
+		return nil, "", err
 	}
 	if now := time.Now(); now.Sub(c.asked) > boundFor {
 		c.bound, c.asked = map[string]string{}, now
@@ -63,7 +64,7 @@ func (h *Hub) evictions(ctx context.Context, c *clusterNodes) (map[string][]*con
 	if len(ask) > 0 {
 		got, err := h.index.BatchGet(ctx, c.name+"/pods.v1", ask, client.ReadOptions{Fields: []string{"spec.nodeName"}})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		for _, o := range got.Objects {
 			if node := gjson.GetBytes(o.Payload, "spec.nodeName").Str; node != "" {
@@ -71,15 +72,37 @@ func (h *Hub) evictions(ctx context.Context, c *clusterNodes) (map[string][]*con
 			}
 		}
 	}
-	out := map[string][]*consolev1.Eviction{}
+	out = map[string][]*consolev1.Eviction{}
 	items := answer.GetItems()
 	slices.SortFunc(items, func(x, y *queuev1.Item) int {
 		return x.GetDelayedUntil().AsTime().Compare(y.GetDelayedUntil().AsTime())
 	})
+	full := map[string]int{} // by node, how many are left out
 	for _, i := range items {
-		if node := c.bound[i.GetKey()]; node != "" && len(out[node]) < mostOfNode {
+		node := c.bound[i.GetKey()]
+		switch {
+		case node == "":
+		case len(out[node]) < mostOfNode:
 			out[node] = append(out[node], &consolev1.Eviction{Pod: i.GetKey(), Due: i.GetDelayedUntil(), Queue: queue})
+		default:
+			full[node]++
 		}
 	}
-	return out, nil
+	return out, leftOut(full, answer.GetNextPageToken() != ""), nil
+}
+
+// leftOut says which evictions are not shown.
+func leftOut(full map[string]int, more bool) string {
+	var parts []string
+	if more {
+		parts = append(parts, fmt.Sprintf("more than %d are planned, and only so many are read", pageOf))
+	}
+	for _, node := range slices.Sorted(maps.Keys(full)) {
+		if len(parts) > 3 {
+			parts = append(parts, "and so of other nodes")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s has %d more than the %d that are shown", node, full[node], mostOfNode))
+	}
+	return strings.Join(parts, "; ")
 }

@@ -179,9 +179,11 @@ func (h *Hub) nodesOf(ctx context.Context, c *clusterNodes, out *consolev1.Nodes
 	if err != nil {
 		missing(c.name+" pods", err)
 	}
-	evictions, err := h.evictions(ctx, c)
+	evictions, cut, err := h.evictions(ctx, c)
 	if err != nil {
 		missing(c.name+" evictions", err)
+	} else if cut != "" {
+		out.Silent = append(out.Silent, &consolev1.Silent{Part: c.name + " evictions", Why: cut})
 	}
 	now := time.Now()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
