@@ -52,7 +52,7 @@ func compile(text string) (*filter, error) {
 	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
 		return nil, rpc.InvalidArgument("cel", fmt.Sprintf("is a %s, want a bool", out))
 	}
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(100), cel.EvalOptions(cel.OptOptimize))
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, rpc.InvalidArgument("cel", "does not compile: "+err.Error())
 	}

@@ -67,9 +67,6 @@ func (k *kept[T]) take(e *client.Event) {
 		delete(into, e.Object.Key)
 	case client.EventGap:
 		k.coming = map[string]T{}
-		if e.Differences {
-			k.coming = maps.Clone(k.all)
-		}
 	case client.EventInitialEnd:
 		if k.coming != nil {
 			k.all, k.coming = k.coming, nil
