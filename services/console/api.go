@@ -152,6 +152,9 @@ func (s *Service) hub(token string) *view.Hub {
 
 func (s *Service) open(ctx context.Context, r *connect.Request[consolev1.OpenRequest], stream *connect.ServerStream[consolev1.OpenResponse]) (err error) {
 	defer func() { s.count(consolev1.ConsoleService_Open_FullMethodName, err) }()
+	if err := unhurried(ctx); err != nil {
+		return asConnect(err)
+	}
 	w := whoOf(r.Header())
 	caller := &accessv1.WhoAmIResponse{}
 	if err := s.forwarded(w, r.Peer().Addr, func() (err error) { caller, err = s.ask(ctx, w); return err }); err != nil {
@@ -232,11 +235,20 @@ func (s *Service) opened(one *session.Session, caller *accessv1.WhoAmIResponse) 
 
 type deadlineKey struct{}
 
-// deadlines lets a handler say until when its next message must have been taken.
+// deadlines lets a handler say until when its next message must have been taken, and that nothing
+// more needs to come.
 func deadlines(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), deadlineKey{}, http.NewResponseController(w))))
 	})
+}
+
+// unhurried lets a connection say nothing more while its stream is open: the request has come.
+func unhurried(ctx context.Context) error {
+	if c, ok := ctx.Value(deadlineKey{}).(*http.ResponseController); ok {
+		return c.SetReadDeadline(time.Time{})
+	}
+	return nil
 }
 
 func extend(ctx context.Context, d time.Duration) error {

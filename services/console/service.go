@@ -96,6 +96,9 @@ func (s *Service) Addr(ctx context.Context) (string, error) {
 const (
 	// maxHeaders bounds the headers of a request: everybody can send some.
 	maxHeaders = 64 << 10
+	// requestWithin is how long a request may take to come, and its answer to be taken. Streams say
+	// for themselves how long theirs may.
+	requestWithin = 30 * time.Second
 	// stopGrace is how long calls may take to end once the console is to stop. Streams end at once.
 	stopGrace = 5 * time.Second
 )
@@ -115,10 +118,7 @@ func (s *Service) Run(ctx context.Context) error {
 	close(s.listening)
 	ended := make(chan error, 2)
 	parts.Go(func() { ended <- s.admin.Run(life) })
-	server := &http.Server{
-		Handler: s.handler, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: maxHeaders,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
+	server := s.server()
 	parts.Go(func() { ended <- s.serve(server, lis) })
 	s.log.Info("serving the console", slog.String("address", s.addr.String()))
 	select {
@@ -133,6 +133,13 @@ func (s *Service) Run(ctx context.Context) error {
 		_ = server.Close() // what hangs is not worth waiting for
 	}
 	return err
+}
+
+func (s *Service) server() *http.Server {
+	return &http.Server{
+		Handler: s.handler, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: requestWithin, WriteTimeout: requestWithin,
+		IdleTimeout: 3 * time.Minute, MaxHeaderBytes: maxHeaders, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
 }
 
 func (s *Service) serve(server *http.Server, lis net.Listener) error {
