@@ -177,15 +177,22 @@ func (s *Service) open(ctx context.Context, r *connect.Request[consolev1.OpenReq
 		return stream.Send(m)
 	}
 	if err := send(&consolev1.OpenResponse{Content: &consolev1.OpenResponse_Opened{Opened: s.opened(one, caller)}}); err != nil {
-		return err
+		return s.ended(ctx, err)
 	}
-	err = one.Run(ctx, send)
+	return s.ended(ctx, one.Run(ctx, send))
+}
+
+// ended is why a stream has ended, whatever that broke first.
+func (s *Service) ended(ctx context.Context, err error) error {
 	select {
 	case <-s.draining:
 		return asConnect(status.Error(codes.Unavailable, "the console is about to stop"))
 	default:
-		return err
 	}
+	if ctx.Err() != nil {
+		return asConnect(ctx.Err())
+	}
+	return err
 }
 
 // whileServing calls cancel when the service is to stop.

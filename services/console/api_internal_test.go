@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -56,19 +57,36 @@ func newService(t *testing.T) *Service {
 	return s
 }
 
-func TestAStreamOutlastsTheBoundsOfARequest(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	if server := s.server(); server.ReadTimeout <= 0 || server.WriteTimeout <= 0 {
-		t.Errorf("a request may take %v and its answer %v, want bounds", server.ReadTimeout, server.WriteTimeout)
-	}
+// opened has a page open its stream, whose reader leaves with the first message.
+func opened(t *testing.T, s *Service) *connection {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1"+consolev1.ConsoleService_Open_FullMethodName, strings.NewReader("\x00\x00\x00\x00\x00"))
 	r.Header.Set("Content-Type", "application/connect+proto")
 	r.Header.Set("Connect-Protocol-Version", "1")
 	w := &connection{ResponseRecorder: httptest.NewRecorder(), wrote: cancel}
-	s.handler.ServeHTTP(w, r) // its reader leaves with the first message
+	s.handler.ServeHTTP(w, r)
+	return w
+}
+
+func TestAStreamThatItsReaderLeavesIsCountedAsCanceled(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	opened(t, s)
+	var m dto.Metric
+	if err := s.metrics.calls.WithLabelValues("Open", "canceled").Write(&m); err != nil || m.GetCounter().GetValue() != 1 {
+		t.Errorf("%v streams are counted as canceled, want 1: %v", m.GetCounter().GetValue(), err)
+	}
+}
+
+func TestAStreamOutlastsTheBoundsOfARequest(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	if server := s.server(); server.ReadTimeout <= 0 || server.WriteTimeout <= 0 {
+		t.Errorf("a request may take %v and its answer %v, want bounds", server.ReadTimeout, server.WriteTimeout)
+	}
+	w := opened(t, s)
 	if len(w.read) != 1 || !w.read[0].IsZero() {
 		t.Errorf("the deadlines of what comes are %v, want that there is none", w.read)
 	}
