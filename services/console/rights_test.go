@@ -157,7 +157,7 @@ func TestWhoHasNoValidTokenHoldsNoSession(t *testing.T) {
 func TestAServiceThatGoesByTheConsolesCertificateIsNotCalledForOthers(t *testing.T) {
 	t.Parallel()
 	part := secured(t, rpc.AuthConfig{}, "")
-	r := bare(t, func(c *console.Config, d *console.Deps) { c.OwnRights, d.Queue = true, part })
+	r := bare(t, func(c *console.Config, d *console.Deps) { c.OwnRights, d.Index, d.Queue = true, part, part })
 	for _, token := range []string{"", alice} {
 		r.token = token
 		err := pause(r, "dev/job")
@@ -165,6 +165,11 @@ func TestAServiceThatGoesByTheConsolesCertificateIsNotCalledForOthers(t *testing
 			t.Errorf("the bearer of %q paused a queue: %v", token, err)
 		}
 	}
+	p := r.open()
+	p.subscribe(1, collection(&consolev1.CollectionView{Collection: "dev/configmaps.v1", Limit: 1}))
+	p.until("that nothing is watched for the bearer of a token", func(m *consolev1.OpenResponse) bool {
+		return m.GetFailure().GetReason() == "TOKEN_NOT_ASKED_FOR"
+	})
 }
 
 func TestTracesAreShownToNobodyWhereCallersAreAskedWhoTheyAre(t *testing.T) {
