@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp/jsonv2"
 	"github.com/chromedp/cdproto/tracing"
@@ -36,7 +37,11 @@ func (w *tab) busy(something func()) []float64 {
 	if _, err := chromedp.Call(w.ctx, tracing.End, struct{}{}); err != nil {
 		w.t.Fatal(err)
 	}
-	<-done
+	select {
+	case <-done:
+	case <-time.After(long):
+		w.t.Fatal("the browser does not end its trace")
+	}
 	close(events)
 	type thread struct{ Pid, Tid int64 }
 	type event struct {
