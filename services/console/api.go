@@ -79,23 +79,6 @@ func unary[Req, Res any](s *Service, mux *http.ServeMux, options []connect.Handl
 	}, options...))
 }
 
-// forwarded makes a call with a caller's token, and counts it against the caller's host where nobody
-// knows the token.
-func (s *Service) forwarded(w who, address string, call func() error) error {
-	if w.token == "" || s.sessions.Known(w.token) {
-		return call()
-	}
-	host := hostOf(address)
-	if err := s.unknown.may(host); err != nil {
-		return err
-	}
-	err := call()
-	if rpc.Code(err) == codes.Unauthenticated {
-		s.unknown.refused(host)
-	}
-	return err
-}
-
 func (s *Service) count(method string, err error) {
 	code := "ok"
 	if err != nil {

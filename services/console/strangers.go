@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -45,6 +47,23 @@ func (s *strangers) refused(host netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts.Count(host, time.Now())
+}
+
+// forwarded makes a call with a caller's token. One that nobody knows is counted for the host of
+// the caller's address.
+func (s *Service) forwarded(w who, address string, call func() error) error {
+	if w.token == "" || s.sessions.Known(w.token) {
+		return call()
+	}
+	host := hostOf(address)
+	if err := s.unknown.may(host); err != nil {
+		return err
+	}
+	err := call()
+	if rpc.Code(err) == codes.Unauthenticated {
+		s.unknown.refused(host)
+	}
+	return err
 }
 
 // hostOf is the host of an address: all of a /64 network of IPv6 may be one.
