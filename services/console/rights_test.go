@@ -150,6 +150,10 @@ func TestWhoHasNoValidTokenHoldsNoSession(t *testing.T) {
 	if err := r.refused(); connect.CodeOf(err) != connect.CodeUnauthenticated {
 		t.Errorf("a token that nobody knows: %v", err)
 	}
+	_, err := call[consolev1.SearchRequest, consolev1.SearchResponse](r, consolev1.ConsoleService_Search_FullMethodName, &consolev1.SearchRequest{Text: "job"})
+	if connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("a search with it: %v", err)
+	}
 }
 
 // A service that lets in who shows a certificate, and asks for no tokens, would do everything for

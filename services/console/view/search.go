@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/why"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -37,6 +39,7 @@ type search struct {
 	mu     sync.Mutex
 	found  []*consolev1.Found  // guarded by mu
 	silent []*consolev1.Silent // guarded by mu
+	denied error               // guarded by mu: a part does not know the caller's token
 }
 
 // Search finds what has a text in its name. The hub need not be one that is followed.
@@ -54,6 +57,9 @@ func (h *Hub) Search(ctx context.Context, text string) (*consolev1.SearchRespons
 		s.wg.Go(func() { s.queues(ctx) })
 	}
 	s.wg.Wait()
+	if s.denied != nil && len(s.found) == 0 {
+		return nil, s.denied
+	}
 	slices.SortFunc(s.found, func(x, y *consolev1.Found) int {
 		return cmp.Or(cmp.Compare(s.rank(x), s.rank(y)), cmp.Compare(x.GetKind(), y.GetKind()),
 			cmp.Compare(x.GetCollection()+x.GetQueue(), y.GetCollection()+y.GetQueue()), cmp.Compare(x.GetKey(), y.GetKey()))
@@ -84,6 +90,9 @@ func (s *search) add(f *consolev1.Found) {
 func (s *search) miss(part string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if rpc.Code(err) == codes.Unauthenticated {
+		s.denied = err
+	}
 	if !slices.ContainsFunc(s.silent, func(one *consolev1.Silent) bool { return one.GetPart() == part }) {
 		s.silent = append(s.silent, silent(part, err))
 	}
