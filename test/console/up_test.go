@@ -93,7 +93,7 @@ type up struct {
 func startUp(dir string) (*up, error) {
 	u := &up{}
 	args := []string{
-		"up", "--data-dir", filepath.Join(dir, "data"), "--nats-listen", "off", "--nodes-admin-listen", "off", "--index-memory-budget", "1Gi",
+		"up", "--data-dir", filepath.Join(dir, "data"), "--trace-ratio", "1", "--nats-listen", "off", "--nodes-admin-listen", "off", "--index-memory-budget", "1Gi",
 		"--resources", "pods,nodes,jobs.batch,configmaps,leases.coordination.k8s.io/kube-node-lease",
 	}
 	for flag, to := range map[string]*string{
