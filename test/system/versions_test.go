@@ -2,6 +2,8 @@ package system
 
 import (
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +16,8 @@ var parts = []string{"indexer", "queue", "reflector", "controllers", "nodes"}
 // versions is a deployment whose parts run one build each.
 type versions struct {
 	*upTarget
-	of map[string]string // the binary of a part, and of "up"
+	bare string            // the build that has no console yet, if one has none
+	of   map[string]string // the binary of a part, and of "up"
 }
 
 // run starts a part, or the rest, with the build it has.
@@ -23,6 +26,8 @@ func (v *versions) run(t *testing.T, name string) {
 	args := v.upArgs()
 	if name != "up" {
 		args = v.serveArgs(name)
+	} else if v.of[name] == v.bare {
+		args = slices.Delete(args, slices.Index(args, "--console-listen"), slices.Index(args, "--console-listen")+4)
 	}
 	v.startBuild(t, v.of[name], name, args...)
 }
@@ -36,10 +41,16 @@ func TestTwoVersionsReplaceEachOther(t *testing.T) {
 	if older == "" {
 		t.Skip("DELTAPLANE_TEST_OLDER_BUILD is not set: `make mixed` builds an older version")
 	}
+	bare := ""
+	if help, err := exec.CommandContext(t.Context(), older, "up", "--help").CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v", older, err)
+	} else if !strings.Contains(string(help), "--console-listen") {
+		bare = older
+	}
 	for name, order := range map[string][2]string{"upgrade": {older, build(t)}, "downgrade": {build(t), older}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := &versions{upTarget: newUp(t, ""), of: map[string]string{}}
+			v := &versions{upTarget: newUp(t, ""), bare: bare, of: map[string]string{}}
 			v.apart = strings.Join(parts, ",")
 			all := append([]string{"up"}, parts...)
 			for _, part := range all {
