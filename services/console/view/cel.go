@@ -5,9 +5,9 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
-	"cel.dev/cel-go/ext"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/deltaplane/deltaplane/internal/expr"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -16,20 +16,15 @@ const (
 	maxExpression = 4 << 10
 	// maxCost is what an expression may cost for one object, in CEL's units.
 	maxCost = 20_000
+	// maxNesting is of comprehensions.
+	maxNesting = 2
 )
 
 // environment is what expressions are checked in: those of declared indexes, with comparisons of
 // numbers of all kinds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
-		cel.OptionalTypes(), ext.Strings(), cel.Variable("object", cel.DynType), cel.CrossTypeNumericComparisons(true),
-		cel.ParserRecursionLimit(100), cel.ParserExpressionSizeLimit(maxExpression),
-		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateComprehensionNestingLimit(2)),
-	)
+	return expr.Environment(maxExpression, maxNesting, cel.Variable("object", cel.DynType), cel.CrossTypeNumericComparisons(true))
 })
-
-// compiling is held while an expression compiles: cel-go's checkers share what they write.
-var compiling sync.Mutex
 
 // filter is an expression that objects must fulfil.
 type filter struct{ program cel.Program }
@@ -39,8 +34,8 @@ func compile(text string) (*filter, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // nothing is asked for
 	}
-	compiling.Lock()
-	defer compiling.Unlock()
+	expr.Compiling.Lock()
+	defer expr.Compiling.Unlock()
 	env, err := environment()
 	if err != nil {
 		return nil, fmt.Errorf("console: CEL: %w", err)
@@ -48,6 +43,9 @@ func compile(text string) (*filter, error) {
 	ast, issues := env.Compile(text)
 	if err := issues.Err(); err != nil {
 		return nil, rpc.InvalidArgument("cel", "does not compile: "+err.Error())
+	}
+	if err := expr.CheckPatterns(ast); err != nil {
+		return nil, rpc.InvalidArgument("cel", err.Error())
 	}
 	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
 		return nil, rpc.InvalidArgument("cel", fmt.Sprintf("is a %s, want a bool", out))

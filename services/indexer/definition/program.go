@@ -13,8 +13,9 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
-	"cel.dev/cel-go/ext"
 	"cel.dev/cel-go/interpreter"
+
+	"github.com/deltaplane/deltaplane/internal/expr"
 )
 
 // Bounds of expressions. Costs are CEL's, about one for each step; measured, a
@@ -85,28 +86,16 @@ func (p *Program) Cost() uint64 { return min(p.cost, MaxCost) }
 // sources share it. It is empty when they are found in labels or owners.
 func (p *Program) Field() string { return p.field }
 
-// environment is what expressions are checked in: the standard library with
-// its macros, strings, and optional values, which make `object.?spec.?nodeName`
-// possible.
+// environment is what expressions are checked in.
 var environment = sync.OnceValues(func() (*cel.Env, error) { return newEnvironment(cel.Variable("object", cel.DynType)) })
 
 func newEnvironment(more ...cel.EnvOption) (*cel.Env, error) {
-	return cel.NewEnv(append([]cel.EnvOption{
-		cel.OptionalTypes(),
-		ext.Strings(),
-		boundedTexts(),
-		cel.ParserRecursionLimit(100),
-		cel.ParserExpressionSizeLimit(MaxExpressionBytes),
-		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateComprehensionNestingLimit(maxNesting)),
-	}, more...)...)
+	return expr.Environment(MaxExpressionBytes, maxNesting, more...)
 }
 
-// compiling is held while an expression compiles: cel-go 0.33's checkers share what they write.
-var compiling sync.Mutex
-
 func (p *Program) compile(text string) error {
-	compiling.Lock()
-	defer compiling.Unlock()
+	expr.Compiling.Lock()
+	defer expr.Compiling.Unlock()
 	env, err := environment()
 	if err != nil {
 		return fmt.Errorf("CEL environment: %w", err)
@@ -115,7 +104,7 @@ func (p *Program) compile(text string) error {
 	if err := issues.Err(); err != nil {
 		return fmt.Errorf("does not compile: %w", err)
 	}
-	if err := errors.Join(checkReturned(ast), checkPatterns(ast)); err != nil {
+	if err := errors.Join(checkReturned(ast), expr.CheckPatterns(ast)); err != nil {
 		return err
 	}
 	if err := checkType(text); err != nil {

@@ -1,4 +1,4 @@
-package definition
+package expr
 
 import (
 	"errors"
@@ -158,9 +158,9 @@ func tooLong(size int) ref.Val {
 	return types.NewErr("a text would be %d bytes long or more, at most %d", size, maxText)
 }
 
-// checkPatterns refuses patterns that an object would bring: how long matching
+// CheckPatterns refuses patterns that an object would bring: how long matching
 // takes is the product of two lengths, and nothing interrupts it.
-func checkPatterns(a *cel.Ast) error {
+func CheckPatterns(a *cel.Ast) error {
 	for _, call := range celast.MatchDescendants(celast.NavigateAST(a.NativeRep()), celast.FunctionMatcher("matches")) {
 		args := call.AsCall().Args()
 		if len(args) == 0 || args[len(args)-1].Kind() != celast.LiteralKind {
