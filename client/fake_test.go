@@ -146,6 +146,13 @@ func (sc *script) settle() *queuev1.SettleBatch {
 	return nil
 }
 
+// answerAll answers settlements until the stream ends.
+func (sc *script) answerAll() {
+	for b := sc.settle(); b != nil; b = sc.settle() {
+		sc.answer(b)
+	}
+}
+
 // ping waits for the next ping and returns its number.
 func (sc *script) ping() uint64 {
 	for req := range sc.in {

@@ -44,13 +44,7 @@ func drive(t *testing.T, cfg client.WorkerConfig, rec client.ReconcilerFunc, lea
 		settled += len(batch.GetSettlements())
 		sc.answer(batch)
 	}
-	go func() {
-		for req := range sc.in {
-			if req.GetSettle() != nil {
-				sc.answer(req.GetSettle())
-			}
-		}
-	}()
+	go sc.answerAll()
 	if err := b.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}

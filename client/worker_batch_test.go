@@ -65,13 +65,7 @@ func TestCreditIsWhatIsFree(t *testing.T) {
 		if held == 0 || !back {
 			t.Errorf("%d settlements kept their credit: too much credit stays too much", held)
 		}
-		go func() {
-			for req := range sc.in {
-				if req.GetSettle() != nil {
-					sc.answer(req.GetSettle())
-				}
-			}
-		}()
+		go sc.answerAll()
 		if err := b.stop(); err != nil {
 			t.Errorf("Run = %v", err)
 		}

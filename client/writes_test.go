@@ -44,13 +44,7 @@ func TestASettlementNamesWhatItsRunWroteAndNoOther(t *testing.T) {
 			}
 			sc.answer(batch)
 		}
-		go func() {
-			for req := range sc.in {
-				if req.GetSettle() != nil {
-					sc.answer(req.GetSettle())
-				}
-			}
-		}()
+		go sc.answerAll()
 		if err := b.stop(); err != nil {
 			t.Errorf("Run = %v", err)
 		}
