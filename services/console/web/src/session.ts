@@ -199,8 +199,8 @@ function receive(message: OpenResponse): void {
   w.show({ content, at: heard });
 }
 
-// A browser opens six connections to a server without TLS, for all its tabs together. A page that nobody sees gives its
-// own back, and is up to date again a moment after somebody looks.
+// A browser opens six connections to a server without TLS, for all its tabs together. A page that
+// nobody sees gives its own back, and is up to date again a moment after somebody looks.
 const hiddenFor = 5_000;
 let resting = false;
 let hiding: ReturnType<typeof setTimeout> | undefined;
