@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	crclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -191,7 +192,7 @@ func (m *mixed) current(ctx context.Context, kind kindKey, obj crclient.Object) 
 	if err != nil {
 		return err
 	}
-	store, ok := i.(interface{ LastSyncResourceVersion() string })
+	informer, ok := i.(interface{ GetStore() toolscache.Store })
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrNamespaces, kind.gvk.Kind)
 	}
@@ -199,7 +200,8 @@ func (m *mixed) current(ctx context.Context, kind kindKey, obj crclient.Object) 
 	defer cancel()
 	wait := attempt.Wait{First: time.Millisecond, Most: 50 * time.Millisecond, Low: 0.5, High: 1}
 	for {
-		have := client.Revision{Epoch: want.Epoch, RV: store.LastSyncResourceVersion()}
+		// The informer's own version is that of its reflector, which is ahead of the store.
+		have := client.Revision{Epoch: want.Epoch, RV: informer.GetStore().LastStoreSyncResourceVersion()}
 		if have.Compare(want) >= 0 {
 			return nil
 		}
