@@ -38,7 +38,7 @@ func TestNodesShowSilenceTaintsAndEvictions(t *testing.T) {
 		return len(all) == 2 && len(m.GetNodes().GetSilent()) == 0 && len(all[0].GetTaints()) == 1 && len(all[0].GetEvictions()) == 1 && all[0].GetSilence() != nil
 	})
 	n := m.GetNodes().GetNodes()[0]
-	if n.GetName() != "node-1" || n.GetZone() != "eu/a" || n.GetTaints()[0] != "down=yes:NoExecute" || n.GetPods() != 1 || n.GetHealth() != consolev1.Health_HEALTH_WARNING {
+	if n.GetName() != "node-1" || n.GetZone() != "eu/a" || n.GetTaints()[0] != "down=yes:NoExecute" || n.GetPods() != 1 || !n.GetPodsKnown() || n.GetHealth() != consolev1.Health_HEALTH_WARNING {
 		t.Errorf("a node is %v", n)
 	}
 	if e := n.GetEvictions()[0]; e.GetPod() != "default/web" || e.GetDue() == nil || !strings.HasSuffix(e.GetQueue(), "/tainteviction") {

@@ -189,9 +189,7 @@ func (h *Hub) nodesOf(ctx context.Context, c *clusterNodes, out *consolev1.Nodes
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		n := shownNode(all[name], renewed[leaseNamespace+"/"+name], now)
 		n.Collection, n.Name, n.Evictions = c.name+"/nodes.v1", name, evictions[name]
-		if pods != nil {
-			n.Pods = new(uint32(pods[name])) //nolint:gosec // they fit into memory
-		}
+		n.Pods, n.PodsKnown = uint32(pods[name]), pods != nil //nolint:gosec // they fit into memory
 		out.Nodes = append(out.Nodes, n)
 	}
 }

@@ -2497,14 +2497,16 @@ type Node struct {
 	Zone string `protobuf:"bytes,6,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Its taints, as key=value:Effect.
 	Taints []string `protobuf:"bytes,7,rep,name=taints,proto3" json:"taints,omitempty"`
-	// Pods on it that the index has; absent where pods are not mirrored.
-	Pods *uint32 `protobuf:"varint,8,opt,name=pods,proto3,oneof" json:"pods,omitempty"`
+	// Pods on it that the index has, where pods_known.
+	Pods uint32 `protobuf:"varint,8,opt,name=pods,proto3" json:"pods,omitempty"`
 	// Evictions of its pods that are due, the soonest first, at most 100.
 	Evictions []*Eviction `protobuf:"bytes,9,rep,name=evictions,proto3" json:"evictions,omitempty"`
 	// Whether new pods are kept away.
 	Unschedulable bool `protobuf:"varint,10,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
 	// Since when it is there.
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// Whether pods are mirrored, and could be counted.
+	PodsKnown     bool `protobuf:"varint,12,opt,name=pods_known,json=podsKnown,proto3" json:"pods_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2589,8 +2591,8 @@ func (x *Node) GetTaints() []string {
 }
 
 func (x *Node) GetPods() uint32 {
-	if x != nil && x.Pods != nil {
-		return *x.Pods
+	if x != nil {
+		return x.Pods
 	}
 	return 0
 }
@@ -2614,6 +2616,13 @@ func (x *Node) GetCreatedAt() *timestamppb.Timestamp {
 		return x.CreatedAt
 	}
 	return nil
+}
+
+func (x *Node) GetPodsKnown() bool {
+	if x != nil {
+		return x.PodsKnown
+	}
+	return false
 }
 
 // Eviction is a pod that is to be evicted.
@@ -3331,7 +3340,7 @@ const file_deltaplane_console_v1_views_proto_rawDesc = "" +
 	"\acluster\x18\x01 \x01(\tR\acluster\"q\n" +
 	"\x05Nodes\x121\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x1b.deltaplane.console.v1.NodeR\x05nodes\x125\n" +
-	"\x06silent\x18\x02 \x03(\v2\x1d.deltaplane.console.v1.SilentR\x06silent\"\xaa\x03\n" +
+	"\x06silent\x18\x02 \x03(\v2\x1d.deltaplane.console.v1.SilentR\x06silent\"\xbb\x03\n" +
 	"\x04Node\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -3341,14 +3350,15 @@ const file_deltaplane_console_v1_views_proto_rawDesc = "" +
 	"\x05ready\x18\x04 \x01(\tR\x05ready\x123\n" +
 	"\asilence\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\asilence\x12\x12\n" +
 	"\x04zone\x18\x06 \x01(\tR\x04zone\x12\x16\n" +
-	"\x06taints\x18\a \x03(\tR\x06taints\x12\x17\n" +
-	"\x04pods\x18\b \x01(\rH\x00R\x04pods\x88\x01\x01\x12=\n" +
+	"\x06taints\x18\a \x03(\tR\x06taints\x12\x12\n" +
+	"\x04pods\x18\b \x01(\rR\x04pods\x12=\n" +
 	"\tevictions\x18\t \x03(\v2\x1f.deltaplane.console.v1.EvictionR\tevictions\x12$\n" +
 	"\runschedulable\x18\n" +
 	" \x01(\bR\runschedulable\x129\n" +
 	"\n" +
-	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAtB\a\n" +
-	"\x05_pods\"`\n" +
+	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
+	"\n" +
+	"pods_known\x18\f \x01(\bR\tpodsKnown\"`\n" +
 	"\bEviction\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\tR\x03pod\x12,\n" +
 	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x14\n" +
@@ -3524,7 +3534,6 @@ func file_deltaplane_console_v1_views_proto_init() {
 	if File_deltaplane_console_v1_views_proto != nil {
 		return
 	}
-	file_deltaplane_console_v1_views_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

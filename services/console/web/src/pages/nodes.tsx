@@ -13,7 +13,7 @@ const columns: Column<Node>[] = [
   { name: "Silence", width: "minmax(8ch, 1fr)", right: true, cell: (n) => span(seconds(n.silence)) },
   { name: "Zone", width: "minmax(9ch, 1fr)", rank: 3, cell: (n) => n.zone || "–" },
   { name: "Taints", width: "minmax(12ch, 3fr)", rank: 3, cell: (n) => <span title={n.taints.join("\n")}>{n.taints.join(", ") || "–"}</span> },
-  { name: "Pods", width: "minmax(6ch, .6fr)", rank: 2, right: true, cell: (n) => (n.pods === undefined ? "–" : count(n.pods)) },
+  { name: "Pods", width: "minmax(6ch, .6fr)", rank: 2, right: true, cell: (n) => (n.podsKnown ? count(n.pods) : "–") },
   { name: "Evictions", width: "minmax(9ch, .8fr)", rank: 2, right: true, cell: (n) => <span class={n.evictions.length ? "bad" : "zero"}>{count(n.evictions.length)}</span> },
 ];
 
@@ -36,7 +36,7 @@ function Details({ node }: { node: Node }): VNode {
         ["Silent for", span(seconds(node.silence))],
         ["Zone", node.zone],
         ["New pods", node.unschedulable && "kept away (unschedulable)"],
-        ["Pods", node.pods !== undefined && <a href={toCollection(cluster, { index: "node", value: node.name })}>{plural(node.pods, "pod")}</a>],
+        ["Pods", node.podsKnown && <a href={toCollection(cluster, { index: "node", value: node.name })}>{plural(node.pods, "pod")}</a>],
         ["Age", node.createdAt && age((now - ms(node.createdAt)!) / 1000)],
         ["Object", <a href={toObject(node.collection, node.name)}>{node.collection}</a>],
       ]} />
