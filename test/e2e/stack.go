@@ -73,7 +73,7 @@ func (s *stack) begin(ctx context.Context, m made, dir, logs string) error {
 		return err
 	}
 	if err := s.part("deltaplane", logs, dir, m.deltaplane,
-		"up", "--kubeconfig", s.kubeconfig, "--controllers", ours, "--data-dir", filepath.Join(dir, "plane"), "--skip", "nodes,gateway",
+		"up", "--kubeconfig", s.kubeconfig, "--controllers", ours, "--data-dir", filepath.Join(dir, "plane"), "--skip", "nodes,gateway,console",
 		"--index-listen", ports[0], "--queue-listen", ports[1], "--reflector-listen", ports[2], "--nats-listen", ports[3],
 		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
 		"--log-level", "info",
