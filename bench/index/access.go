@@ -57,8 +57,11 @@ func indexAccess(ctx context.Context, b *harness.Bench) (err error) {
 	all := named // callers present their tokens there too: what a client sends is the same
 	all.Tokens = ""
 	turn := func(name string, x *system.Replica, method string, requests []*load.Wire) harness.Side {
-		return harness.Side{Name: name, Run: func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			got, err := load.CPUPerCall(ctx, x.Child, d, load.ReadsInFlight, load.Caller{Pool: x.Conns, Method: method, Requests: requests})
+		return harness.Side{Name: name, Run: func(ctx context.Context, d time.Duration) (got map[string]float64, err error) {
+			err = b.Profiled(x.Child, "access-"+name, func() (err error) {
+				got, err = load.CPUPerCall(ctx, x.Child, d, load.ReadsInFlight, load.Caller{Pool: x.Conns, Method: method, Requests: requests})
+				return err
+			})
 			return perCore(got), err
 		}}
 	}

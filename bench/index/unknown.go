@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/internal/system"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	accessv1 "github.com/deltaplane/deltaplane/proto/deltaplane/access/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
@@ -160,7 +160,8 @@ func unknownCallers(ctx context.Context, addr string) (int64, error) {
 }
 
 // indexHandshakes measures the CPU that a new connection costs a server with TLS: a whole handshake
-// each, without resumption. It needs --tls.
+// each, without resumption, and one call, beside the call on a connection that is there. It needs
+// --tls.
 func indexHandshakes(ctx context.Context, b *harness.Bench) (err error) {
 	if load.ServerTLS().CertFile == "" {
 		b.Note("handshakes: there are none without --tls")
@@ -179,27 +180,39 @@ func indexHandshakes(ctx context.Context, b *harness.Bench) (err error) {
 	if err := x.Await(ctx, r.info.Objects); err != nil {
 		return err
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // the server's side is measured
-	before, err := x.Usage()
-	if err != nil {
-		return err
-	}
-	t, err := load.ClosedLoop(ctx, harness.Pick(b, time.Second, 20*time.Second), 4, func(ctx context.Context, _ int) error {
-		conn, err := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", x.Addr)
+	one := harness.Pick(b, time.Second, 10*time.Second)
+	connect := func(ctx context.Context, _ int) error {
+		conn, err := load.Dial(x.Addr, 1)
 		if err != nil {
 			return err
 		}
-		return conn.Close()
-	})
+		_, err = indexv1.NewIndexServiceClient(conn[0]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+		return errors.Join(err, conn.Close())
+	}
+	stay := func(ctx context.Context, caller int) error {
+		_, err := indexv1.NewIndexServiceClient(x.Conns[caller%len(x.Conns)]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+		return err
+	}
+	side := func(name string, call func(context.Context, int) error) harness.Side {
+		return harness.Side{Name: name, Run: func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+			before, err := x.Usage()
+			if err != nil {
+				return nil, err
+			}
+			t, err := load.ClosedLoop(ctx, d, 4, call)
+			if err != nil {
+				return nil, err
+			}
+			after, err := x.Usage()
+			return load.LoopNumbers(t, before, after), err
+		}}
+	}
+	p := b.Plan("handshakes", 2, 5, one/5, one/5)
+	t, err := harness.Interleave(ctx, b, p, side("connect", connect), side("stay", stay))
 	if err != nil {
 		return err
 	}
-	after, err := x.Usage()
-	if err != nil {
-		return err
-	}
-	got := load.LoopNumbers(t, before, after)
-	b.Add(harness.Alone("a connection with a TLS 1.3 handshake, P-256", "us of server CPU", []float64{got["cpu"]}, nil).
-		With("p99", "us", []float64{got["p99"]}))
+	b.Add(harness.Compare("a connection with a TLS 1.3 handshake, P-256, and a call on it", "us of server CPU", t.Of("connect", "cpu"),
+		"the call on a connection that is there", t.Of("stay", "cpu"), nil).With("p99", "us", t.Of("connect", "p99")))
 	return nil
 }
