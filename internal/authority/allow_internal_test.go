@@ -35,6 +35,10 @@ func TestADecisionIsKeptUntilARoleChangesOrItsTimeIsOver(t *testing.T) {
 		a, _ := guarded(t, f, "")
 		ask := func(want codes.Code, reviews int) {
 			t.Helper()
+			before, _ := f.count()
+			if known := a.permits(bob, &podsOfWeb); known != (want == codes.OK && reviews == before) {
+				t.Errorf("known to be permitted is %v before review %d", known, reviews)
+			}
 			if err := a.allowAs(t.Context(), bob, Want{podsOfWeb}); rpc.Code(err) != want {
 				t.Errorf("%v, want %v", err, want)
 			}
@@ -203,8 +207,8 @@ func TestCallersAndDecisionsAreBounded(t *testing.T) {
 	t.Parallel()
 	a, _ := guarded(t, nil, "")
 	for i := range maxCallers + 500 {
-		id := a.callers.intern(&access.Identity{User: "u" + strings.Repeat("x", i%7), UID: time.Duration(i).String(), Source: access.TokenFile}, time.Now())
-		if again := a.callers.intern(&access.Identity{User: id.User, UID: id.UID, Source: access.TokenFile}, time.Now()); again != id {
+		id := a.callers.intern(&access.Identity{User: "u" + strings.Repeat("x", i%7), UID: time.Duration(i).String(), Source: access.TokenFile})
+		if again := a.callers.intern(&access.Identity{User: id.User, UID: id.UID, Source: access.TokenFile}); again != id {
 			t.Fatal("equal identities are not one")
 		}
 	}
@@ -216,7 +220,7 @@ func TestCallersAndDecisionsAreBounded(t *testing.T) {
 		want.Name = time.Duration(i).String()
 		_, _ = a.decide(t.Context(), bob, want)
 	}
-	c := a.callers.of(bob, time.Now())
+	c := a.callers.of(bob)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.decisions) > maxDecisions {

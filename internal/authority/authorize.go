@@ -26,7 +26,7 @@ func (a *Authority) Authorize(ctx context.Context, method string) (*access.Ident
 		a.refused(ctx, method, err)
 		return nil, err
 	}
-	return a.callers.intern(id, time.Now()), nil
+	return a.callers.intern(id), nil
 }
 
 func (a *Authority) identify(ctx context.Context, method string) (*access.Identity, error) {
@@ -35,7 +35,7 @@ func (a *Authority) identify(ctx context.Context, method string) (*access.Identi
 		return a.certified(ctx)
 	}
 	if a.tokens != nil {
-		id, err := a.tokens.Authorize(ctx, method)
+		id, err := a.tokens.Presented(token, method)
 		if err == nil {
 			return id, a.vouched(id)
 		}
@@ -94,7 +94,7 @@ func (a *Authority) Token(ctx context.Context, token, address string) (*access.I
 // Known is the identity that stands for all that are equal to id: what is decided about one holds
 // for each.
 func (a *Authority) Known(id *access.Identity) *access.Identity {
-	return a.callers.intern(id, time.Now())
+	return a.callers.intern(id)
 }
 
 // certified is the identity of a verified client certificate: its SPIFFE ID, or its common name

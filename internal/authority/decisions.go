@@ -51,16 +51,16 @@ type callers struct {
 }
 
 // intern returns the identity that stands for all that are equal to id.
-func (c *callers) intern(id *access.Identity, now time.Time) *access.Identity {
-	return c.of(id, now).id
+func (c *callers) intern(id *access.Identity) *access.Identity {
+	return c.of(id).id
 }
 
 // of is the caller of an identity, known or new.
-func (c *callers) of(id *access.Identity, now time.Time) *caller {
+func (c *callers) of(id *access.Identity) *caller {
 	if known, ok := c.byIdent.Load(id); ok {
 		return known.(*caller)
 	}
-	key := id.Key() + " " + id.Name()
+	key, now := id.Key()+" "+id.Name(), time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.byKey[key]; known != nil {
@@ -127,10 +127,13 @@ func (c *callers) len() int {
 }
 
 // over reports whether a decision may go. The caller's mu is locked.
-func (d *decision) over(now time.Time) bool {
+func (d *decision) over(now time.Time) bool { return d.settled() && !now.Before(d.until) }
+
+// settled reports whether a decision was made.
+func (d *decision) settled() bool {
 	select {
 	case <-d.done:
-		return !now.Before(d.until)
+		return true
 	default:
 		return false
 	}
@@ -155,6 +158,18 @@ func (c *caller) decide(ctx context.Context, by *Authority, a access.Attributes,
 	return d
 }
 
+// permitted reports whether it is known that the caller may do something.
+func (c *caller) permitted(version uint64, a *access.Attributes, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.decisions[*a]
+	if d == nil || d.version != version || !d.settled() || !now.Before(d.until) || !d.allowed {
+		return false
+	}
+	c.used = now
+	return true
+}
+
 // ask has an authority decide. Calls that want the same wait for one answer, which outlives each of
 // them. It is apart from decide so that what is known costs no memory.
 func (c *caller) ask(ctx context.Context, by *Authority, a access.Attributes, d *decision) {
@@ -174,10 +189,8 @@ type pauser interface {
 }
 
 func (d *decision) wait(ctx context.Context) (*decision, error) {
-	select {
-	case <-d.done:
+	if d.settled() {
 		return d, nil
-	default:
 	}
 	if p, ok := ctx.(pauser); ok {
 		if err := p.Pause(); err != nil {

@@ -88,7 +88,9 @@ type Grant struct {
 	gate    Gate
 	wants   []authority.Want
 	ids     []delta.Collection
-	whole   bool // all of the collections was wanted
+	whole   bool             // all of the collections was wanted
+	id      delta.Collection // of keys, in place of wants and ids
+	keys    []string
 	version uint64
 	sight   *sight // of a request for what is visible
 }
@@ -106,23 +108,31 @@ func (g Gate) Objects(ctx context.Context, id delta.Collection, keys ...string) 
 	if g.Authority == nil {
 		return Grant{}, nil
 	}
-	wants := make([]authority.Want, 0, len(keys))
-	seen := ""
+	version := g.Authority.Version()
+	if err := g.objects(ctx, id, keys); err != nil {
+		return Grant{}, err
+	}
+	return Grant{gate: g, id: id, keys: keys, version: version}, nil
+}
+
+// objects asks for the right to get all of a namespace first, which is enough for all of its keys.
+func (g Gate) objects(ctx context.Context, id delta.Collection, keys []string) error {
+	var wants []authority.Want
+	seen, held := "", false
 	for i, key := range keys {
 		namespace, object, found := strings.Cut(key, "/")
 		if !found {
 			namespace, object = "", key
 		}
-		if i > 0 && namespace == seen && !g.Authority.ByName() {
-			if ok, _, err := g.Authority.Holds(ctx, wants[len(wants)-1][:1]); err != nil {
-				return Grant{}, err
-			} else if ok { // the namespace is enough for all of its keys
-				continue
-			}
+		if i > 0 && namespace == seen && held {
+			continue
 		}
-		seen = namespace
 		all := attributes(get, id)
 		all.Namespace = namespace
+		seen, held = namespace, !g.Authority.ByName() && g.Authority.Permits(ctx, &all)
+		if held {
+			continue
+		}
 		one := all
 		one.Name = object
 		if g.Authority.ByName() {
@@ -131,7 +141,7 @@ func (g Gate) Objects(ctx context.Context, id delta.Collection, keys ...string) 
 			wants = append(wants, authority.Want{all, one})
 		}
 	}
-	return g.allow(ctx, []delta.Collection{id}, false, wants)
+	return g.Authority.Allow(ctx, wants...)
 }
 
 // List permits to list what a read covers.
@@ -235,6 +245,9 @@ func (g *Grant) Still(ctx context.Context) error {
 		}
 		return err
 	}
+	if g.keys != nil {
+		return g.gate.objects(ctx, g.id, g.keys)
+	}
 	return g.gate.Authority.Allow(ctx, g.wants...)
 }
 
@@ -265,7 +278,11 @@ func (g *Grant) sees(ctx context.Context) bool {
 	if g.gate.Authority == nil || g.whole {
 		return true
 	}
-	for _, id := range g.ids {
+	ids := g.ids
+	if g.keys != nil {
+		ids = []delta.Collection{g.id}
+	}
+	for _, id := range ids {
 		if ok, err := g.gate.Whole(ctx, id); err != nil || !ok {
 			return false
 		}
