@@ -13,9 +13,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -115,43 +118,88 @@ func TestTLSAsksBothSidesForACertificate(t *testing.T) {
 
 func TestARenewedCertificateIsUsedWithoutARestart(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	ca := newAuthority(t, dir)
+	ca := newAuthority(t, t.TempDir())
 	ca.issue(t, "server", nil)
-	srv, err := rpc.NewServer(rpc.ServerConfig{TLS: rpc.TLSConfig{CertFile: ca.files("server").CertFile, KeyFile: ca.files("server").KeyFile}}, rpc.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.RegisterService(&echoDesc, &echo{call: func(context.Context, string) error { return nil }})
-	lis, err := rpc.Listen(rpc.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ctx, lis) }()
-	defer func() { cancel(); <-done }()
-	serial := func() string {
-		var got string
-		raw, err := net.Dial("tcp", lis.Addr().String())
+	cfg := rpc.ServerConfig{TLS: rpc.TLSConfig{CertFile: ca.files("server").CertFile, KeyFile: ca.files("server").KeyFile}}
+	ca.renew(t, listening(t, cfg, rpc.Options{}, &echo{call: func(context.Context, string) error { return nil }}))
+}
+
+// renew issues another certificate for the server at addr, and waits until it shows that one.
+func (a *authority) renew(t *testing.T, addr string) {
+	t.Helper()
+	renewed, _ := a.issue(t, "server", nil)
+	shown := func() string {
+		raw, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer raw.Close()
-		got = peerSerial(t, raw, dir)
-		return got
+		return peerSerial(t, raw, a.dir)
 	}
-	first := serial()
-	renewed, _ := ca.issue(t, "server", nil)
 	// The files are looked at once a second.
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for serial() != renewed.SerialNumber.String() {
+	for shown() != renewed.SerialNumber.String() {
 		if time.Now().After(deadline) {
-			t.Fatalf("still the certificate %s after 10 s", first)
+			t.Fatal("still the old certificate after 30 s")
 		}
 		<-tick.C
+	}
+}
+
+// Certificate and key are two files, so there are moments at which they do not fit each other.
+func TestNoCallFailsWhileCertificatesAreRenewed(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, t.TempDir())
+	ca.issue(t, "server", nil)
+	ca.issue(t, "client", nil)
+	cfg := rpc.DialConfig{TLS: ca.files("client"), ServerName: "test.local", Extra: []grpc.DialOption{grpc.WithDisableRetry()}}
+	addr := listening(t, rpc.ServerConfig{TLS: ca.files("server")}, rpc.Options{}, &echo{call: func(context.Context, string) error { return nil }})
+	conn, err := rpc.Dial(addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var callers sync.WaitGroup
+	done := make(chan struct{})
+	var calls, connections atomic.Int64
+	until := func(call func() error) {
+		callers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := call(); err != nil {
+					t.Errorf("a call failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+	until(func() error {
+		calls.Add(1)
+		return (&bench{conn: conn}).call(t.Context(), "")
+	})
+	until(func() error {
+		connections.Add(1)
+		conn, err := rpc.Dial(addr, cfg)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return (&bench{conn: conn}).call(t.Context(), "")
+	})
+	for range 5 {
+		ca.issue(t, "client", nil)
+		ca.renew(t, addr)
+	}
+	close(done)
+	callers.Wait()
+	if calls.Load() == 0 || connections.Load() == 0 {
+		t.Errorf("%d calls, %d connections", calls.Load(), connections.Load())
 	}
 }
 
