@@ -10,6 +10,17 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
+// Fixed times of the Job controller, as upstream.
+const (
+	podBackoff    = 10 * time.Second // first delay after a pod failure
+	maxPodBackoff = 10 * time.Minute
+	batchPeriod   = time.Second // delay of pod events
+
+	// longestDeadline is the longest activeDeadlineSeconds that ends a Job, a hundred
+	// years; a longer one never does, and would not fit a duration.
+	longestDeadline = 100 * 365 * 24 * 3600
+)
+
 // Batching says how long the Jobs of a record wait to be synced:
 // a Job that is new, gone or changed in its spec does not; a pod, or a change of
 // status only, waits 1 s, so that bursts make one sync. A Batching remembers the
