@@ -299,12 +299,15 @@ containerd-test: deps containerd-deps containerd ## the node agent's whole-syste
 # AGAIN=failed or AGAIN=all runs specs again that have a result in .tmp/e2e; PARALLEL is how many run at once.
 PARALLEL ?= 4
 AGAIN ?= none
-.PHONY: e2e e2e-all
+.PHONY: e2e e2e-all e2e-gateway
 e2e: containerd-deps containerd ## a choice of upstream's specs of Jobs and taint eviction on our controllers and node agent; needs Linux and root
 	go run ./test/e2e --parallel $(PARALLEL)
 
 e2e-all: containerd-deps containerd ## all of these specs; goes on where it was ended, and writes test/e2e/RESULTS.md
 	go run ./test/e2e --all --again $(AGAIN) --parallel $(PARALLEL) --table test/e2e/RESULTS.md
+
+e2e-gateway: containerd-deps containerd ## the same, whose specs call the gateway in place of the API server; writes test/e2e/GATEWAY.md
+	go run ./test/e2e --gateway --all --again $(AGAIN) --parallel $(PARALLEL) --dir .tmp/e2e-gateway --table test/e2e/GATEWAY.md
 
 # Clients of others, for the test of the gateway: kubectl is built with the programs of test/kube.
 .PHONY: clients-deps

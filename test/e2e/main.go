@@ -25,6 +25,7 @@ var errFailed = errors.New("specs failed that have to pass")
 // config is what the command line says.
 type config struct {
 	all      bool
+	gateway  bool
 	again    again
 	focus    *regexp.Regexp
 	limit    time.Duration
@@ -50,6 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.BoolVar(&cfg.all, "all", false, "run every spec in place of the choice that has to pass; those with a result in --dir are not run again")
+	flags.BoolVar(&cfg.gateway, "gateway", false, "let the specs call Deltaplane's gateway in place of the API server")
 	flags.Var(&cfg.again, "again", "with --all, what is run though it has a result: none, failed or all")
 	flags.Func("focus", "run only specs whose names match this regular `expression`, as often as asked", func(text string) (err error) {
 		cfg.focus, err = regexp.Compile(text)
@@ -98,12 +100,12 @@ func judge(ctx context.Context, cfg config, out io.Writer) (err error) {
 	if len(wanted) == 0 {
 		fmt.Fprintln(out, "no spec is left to run")
 	} else {
-		stack, err := start(ctx, made, logs, out)
+		stack, err := start(ctx, made, cfg.gateway, logs, out)
 		if err != nil {
 			return err
 		}
 		failed, err := runSpecs(ctx, wanted, results, cfg.parallel, out, func(ctx context.Context, name string) result {
-			return runSpec(ctx, made.suite, stack.kubeconfig, filepath.Join(logs, slug(name)), name, cfg.limit)
+			return runSpec(ctx, made.suite, stack.specs, filepath.Join(logs, slug(name)), name, cfg.limit)
 		})
 		if err := errors.Join(err, stack.stop()); err != nil {
 			return err
@@ -115,5 +117,5 @@ func judge(ctx context.Context, cfg config, out io.Writer) (err error) {
 	if cfg.table == "" {
 		return nil
 	}
-	return writeTable(cfg.table, every, results, made.version)
+	return writeTable(cfg, every, results, made.version)
 }

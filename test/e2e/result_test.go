@@ -78,7 +78,7 @@ func TestTheTableCountsWhatPassedAndSaysWhyOthersDidNot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page := table([]string{"a", "b", "c"}, r, "v1.2.3")
+	page := table([]string{"a", "b", "c"}, r, "v1.2.3", false)
 	for _, want := range []string{"\n1 of 3 specs", "Kubernetes v1.2.3", "| a | passed | 12 |  |\n", `| b | failed | 300 | 1 \| 2 |` + "\n", "| c | not run |  |  |\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)

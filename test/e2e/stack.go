@@ -29,12 +29,13 @@ const (
 // stack is what the specs run on.
 type stack struct {
 	kubeconfig string
+	specs      string // the kubeconfig of the specs
 	parts      []*process
 	undo       []func() error // run from the last to the first
 }
 
 // start starts everything and waits until the node is ready. When it fails nothing goes on.
-func start(ctx context.Context, m made, logs string, out io.Writer) (*stack, error) {
+func start(ctx context.Context, m made, gateway bool, logs string, out io.Writer) (*stack, error) {
 	s := &stack{}
 	// Sockets are below it, whose paths are short.
 	dir, err := os.MkdirTemp("", "dp-e2e-")
@@ -43,14 +44,14 @@ func start(ctx context.Context, m made, logs string, out io.Writer) (*stack, err
 	}
 	s.undo = append(s.undo, func() error { return os.RemoveAll(dir) })
 	began := time.Now()
-	if err := s.begin(ctx, m, dir, logs); err != nil {
+	if err := s.begin(ctx, m, gateway, dir, logs); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	fmt.Fprintf(out, "Kubernetes %s, containerd %s and node %s are ready in %.0fs; logs in %s\n", m.version, m.runtime.Version, nodeName, time.Since(began).Seconds(), logs)
 	return s, nil
 }
 
-func (s *stack) begin(ctx context.Context, m made, dir, logs string) error {
+func (s *stack) begin(ctx context.Context, m made, gateway bool, dir, logs string) error {
 	runtime, err := containerd.Start(ctx, m.runtime, filepath.Join(dir, "ctd"))
 	if err != nil {
 		return err
@@ -65,20 +66,40 @@ func (s *stack) begin(ctx context.Context, m made, dir, logs string) error {
 	}
 	s.undo = append(s.undo, func() error { return keepLogs(filepath.Join(kube, "logs"), logs) })
 	s.kubeconfig = filepath.Join(kube, "kubeconfig")
-	if err := s.until(ctx, "the API server answers", func(ctx context.Context) error { return s.kubectl(ctx, m, "get", "serviceaccount", "default") }); err != nil {
+	if err := s.until(ctx, "the API server answers", func(ctx context.Context) error {
+		return kubectl(ctx, m, s.kubeconfig, "get", "serviceaccount", "default")
+	}); err != nil {
 		return err
 	}
-	ports, err := freePorts(4)
+	ports, err := freePorts(5)
 	if err != nil {
 		return err
 	}
-	if err := s.part("deltaplane", logs, dir, m.deltaplane,
-		"up", "--kubeconfig", s.kubeconfig, "--controllers", ours, "--data-dir", filepath.Join(dir, "plane"), "--skip", "nodes,gateway,console",
+	plane := []string{
+		"up", "--kubeconfig", s.kubeconfig, "--controllers", ours, "--data-dir", filepath.Join(dir, "plane"),
 		"--index-listen", ports[0], "--queue-listen", ports[1], "--reflector-listen", ports[2], "--nats-listen", ports[3],
 		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
 		"--log-level", "info",
-	); err != nil {
+	}
+	if gateway {
+		plane = append(plane, "--skip", "nodes,console", "--resources", "*", "--gateway-listen", ports[4], "--gateway-admin-listen", "off")
+	} else {
+		plane = append(plane, "--skip", "nodes,gateway,console")
+	}
+	if err := s.part("deltaplane", logs, dir, m.deltaplane, plane...); err != nil {
 		return err
+	}
+	if s.specs = s.kubeconfig; gateway {
+		s.specs = filepath.Join(dir, "gateway.kubeconfig")
+		if err := s.until(ctx, "the gateway answers", func(ctx context.Context) error {
+			if _, err := output(ctx, m.root, io.Discard, m.deltaplane, "kubeconfig", "--kubeconfig", s.kubeconfig, "--server", "https://"+ports[4],
+				"--certificate-authority", filepath.Join(dir, "plane", "gateway", "ca.crt"), "-o", s.specs); err != nil {
+				return err
+			}
+			return kubectl(ctx, m, s.specs, "get", "serviceaccount", "default")
+		}); err != nil {
+			return err
+		}
 	}
 	// On a disk that is nearly full the node would have disk pressure, and pods no place to go.
 	node := filepath.Join(dir, "node")
@@ -96,7 +117,7 @@ func (s *stack) begin(ctx context.Context, m made, dir, logs string) error {
 		return err
 	}
 	return s.until(ctx, "the node is ready", func(ctx context.Context) error {
-		return s.kubectl(ctx, m, "wait", "--for=condition=Ready", "--timeout=1s", "node/"+nodeName)
+		return kubectl(ctx, m, s.kubeconfig, "wait", "--for=condition=Ready", "--timeout=1s", "node/"+nodeName)
 	})
 }
 
@@ -135,8 +156,8 @@ func (s *stack) until(ctx context.Context, what string, ask func(context.Context
 	}
 }
 
-func (s *stack) kubectl(ctx context.Context, m made, args ...string) error {
-	_, err := output(ctx, m.root, io.Discard, m.kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+func kubectl(ctx context.Context, m made, kubeconfig string, args ...string) error {
+	_, err := output(ctx, m.root, io.Discard, m.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
 	return err
 }
 

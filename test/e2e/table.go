@@ -9,11 +9,15 @@ import (
 )
 
 // writeTable writes the results of all specs as a page.
-func writeTable(path string, every []string, results *results, version string) error {
-	return os.WriteFile(path, []byte(table(every, results, version)), 0o644)
+func writeTable(cfg config, every []string, results *results, version string) error {
+	return os.WriteFile(cfg.table, []byte(table(every, results, version, cfg.gateway)), 0o644)
 }
 
-func table(every []string, results *results, version string) string {
+func table(every []string, results *results, version string, gateway bool) string {
+	through, by := "", "`make e2e-all`"
+	if gateway {
+		through, by = " The specs call the gateway in place of the API server.", "`make e2e-gateway`"
+	}
 	var rows strings.Builder
 	passed := 0
 	for _, name := range every {
@@ -31,11 +35,11 @@ func table(every []string, results *results, version string) string {
 	return fmt.Sprintf(`# What upstream's end-to-end suite says
 
 %d of %d specs of Jobs and of taint eviction pass on Deltaplane's controllers and node agent: Kubernetes %s, containerd, pods on
-the node's network. A spec whose feature is missing has failed. %s wrote this page.
+the node's network. A spec whose feature is missing has failed.%s %s wrote this page.
 
 | Spec | Result | Seconds | Why |
 |---|---|---|---|
-%s`, passed, len(every), version, "`make e2e-all`", rows.String())
+%s`, passed, len(every), version, through, by, rows.String())
 }
 
 // escape is a text for a cell.
