@@ -14,6 +14,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
+	"github.com/deltaplane/deltaplane/core/meter"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -53,8 +54,8 @@ of each.`,
 				return err
 			}
 			defer p.close()
-			m := meters{}
-			look := func(ctx context.Context) *Document { return m.document(p.ask(ctx)) }
+			m := meter.Set{}
+			look := func(ctx context.Context) *Document { return document(m, p.ask(ctx)) }
 			t := terminalOf(cmd.InOrStdin(), cmd.OutOrStdout())
 			if t != nil && !once && output != "json" {
 				return t.untilHangup(cmd.Context(), look)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/show"
+	"github.com/deltaplane/deltaplane/core/meter"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -89,14 +90,14 @@ type Silence struct {
 }
 
 // document makes of a sample what it says, with rates since the samples before.
-func (m meters) document(s *sample) *Document {
+func document(m meter.Set, s *sample) *Document {
 	d := &Document{
 		Time: s.at, Reflections: []Reflection{}, Collections: []Collection{}, Queues: []Queue{}, Held: []Key{}, Backoffs: []Key{},
 		Unlooked: s.unlooked, Silent: show.OrEmpty(s.silent),
 	}
 	for _, r := range s.reflections.GetReflections() {
 		d.Reflections = append(d.Reflections, Reflection{
-			Collection: r.GetCollection(), State: show.ReflectionState(r), Changes: m.rate("published "+r.GetCollection(), s.at, r.GetPublished(), 0),
+			Collection: r.GetCollection(), State: show.ReflectionState(r), Changes: m.Rate("published "+r.GetCollection(), s.at, r.GetPublished(), 0),
 			Lag: r.GetLag().AsDuration().Seconds(), Pending: r.GetPending(), Objects: r.GetObjects(), Error: r.GetLastError(),
 		})
 	}
@@ -104,8 +105,8 @@ func (m meters) document(s *sample) *Document {
 		at := c.GetPosition()
 		one := Collection{
 			Collection: c.GetCollection(), State: show.CollectionState(c), Lag: c.GetLagRecords(),
-			Log:     m.rate("log "+c.GetCollection(), s.at, int64(at.GetSequence())+c.GetLagRecords(), at.GetEpoch()),
-			Applied: m.rate("applied "+c.GetCollection(), s.at, int64(at.GetSequence()), at.GetEpoch()),
+			Log:     m.Rate("log "+c.GetCollection(), s.at, int64(at.GetSequence())+c.GetLagRecords(), at.GetEpoch()),
+			Applied: m.Rate("applied "+c.GetCollection(), s.at, int64(at.GetSequence()), at.GetEpoch()),
 			Objects: c.GetObjects(), Watchers: c.GetWatchers(), Memory: c.GetMemoryBytes(), Error: c.GetLastError(),
 		}
 		if c.GetLiveAt() != nil {
@@ -119,7 +120,7 @@ func (m meters) document(s *sample) *Document {
 			Queue: name, Ready: c.GetReady(), Delayed: c.GetDelayed(), Leased: c.GetProcessing() + c.GetDirty(), Dead: c.GetDead(),
 			Oldest: q.GetOldestReady().AsDuration().Seconds(), State: show.QueueState(q),
 		}
-		m.did(&one, s.at, q.GetActivity())
+		did(m, &one, s.at, q.GetActivity())
 		d.Queues = append(d.Queues, one)
 	}
 	for _, it := range s.held {
@@ -140,7 +141,7 @@ func (m meters) document(s *sample) *Document {
 	slices.SortFunc(d.Held, func(a, b Key) int { return cmp.Or(cmp.Compare(number(b.Held), number(a.Held)), byName(a, b)) })
 	slices.SortFunc(d.Backoffs, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Retries, a.Retries), byName(a, b)) })
 	d.Held, d.Backoffs = d.Held[:min(len(d.Held), mostKeys)], d.Backoffs[:min(len(d.Backoffs), mostKeys)]
-	m.forget(s.at)
+	m.Forget(s.at)
 	return d
 }
 
@@ -152,14 +153,14 @@ func byName(a, b Key) int { return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Com
 
 // did adds to a queue what its servers did. Each look may be answered by another server, so each
 // counts by itself, and those that answered lately add up.
-func (m meters) did(q *Queue, at time.Time, a *queuev1.QueueActivity) {
+func did(m meter.Set, q *Queue, at time.Time, a *queuev1.QueueActivity) {
 	if a != nil {
 		name, since := "queue "+q.Queue, a.GetSince().AsTime().UnixNano()
-		m.count(name, since, at, reading{
+		m.Count(name, since, at, meter.Reading{
 			a.GetAdds(), a.GetLeases(), a.GetSettlements(), a.GetWaited().AsDuration().Microseconds(), a.GetWorked().AsDuration().Microseconds(),
 		})
 	}
-	f, known := m.flow("queue "+q.Queue, at)
+	f, known := m.Flow("queue "+q.Queue, at)
 	if !known {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/meter"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -123,7 +124,7 @@ func TestTheSlowestKeysComeFirst(t *testing.T) {
 	delayed := func(key string, retries int64, due time.Duration) item {
 		return item{"dev/job", &queuev1.Item{Key: key, NumRequeues: retries, DelayedUntil: timestamppb.New(start.Add(due)), LastReason: "no room"}}
 	}
-	d := meters{}.document(&sample{
+	d := document(meter.Set{}, &sample{
 		at: start, held: []item{held("a", time.Second), held("b", time.Hour), held("later", -time.Second)},
 		backoffs: []item{delayed("c", 2, time.Minute), delayed("asked", 0, time.Second), delayed("d", 9, time.Second)}, unlooked: 7,
 	})

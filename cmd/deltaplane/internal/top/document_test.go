@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/meter"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -17,9 +18,9 @@ var start = time.Date(2026, 11, 28, 8, 0, 0, 0, time.UTC)
 
 func TestRatesAreOfTheTimeBetweenTwoLooks(t *testing.T) {
 	t.Parallel()
-	m := meters{}
+	m := meter.Set{}
 	look := func(after time.Duration, published, sequence, lag int64, epoch uint64) *Document {
-		return m.document(&sample{
+		return document(m, &sample{
 			at:          start.Add(after),
 			reflections: &reflectorv1.ListReflectionsResponse{Reflections: []*reflectorv1.Reflection{{Collection: "dev/pods.v1", Published: published}}},
 			collections: &indexv1.ListCollectionsResponse{Collections: []*indexv1.CollectionStatus{{
@@ -43,9 +44,9 @@ func TestRatesAreOfTheTimeBetweenTwoLooks(t *testing.T) {
 
 func TestWhatSeveralQueueServersDidAddsUp(t *testing.T) {
 	t.Parallel()
-	m := meters{}
+	m := meter.Set{}
 	look := func(after time.Duration, server int64, adds, leases, settles int64, waited, worked time.Duration) Queue {
-		return m.document(&sample{at: start.Add(after), queues: &queuev1.ListQueuesResponse{Queues: []*queuev1.QueueStatus{{
+		return document(m, &sample{at: start.Add(after), queues: &queuev1.ListQueuesResponse{Queues: []*queuev1.QueueStatus{{
 			Config: &queuev1.QueueConfig{Name: "dev/job"}, Activity: &queuev1.QueueActivity{
 				Since: timestamppb.New(start.Add(-time.Duration(server) * time.Hour)), Adds: adds, Leases: leases, Settlements: settles,
 				Waited: durationpb.New(waited), Worked: durationpb.New(worked),
