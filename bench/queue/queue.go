@@ -20,7 +20,7 @@ import (
 func Family() harness.Family {
 	return harness.Family{
 		Name:  "queue",
-		About: "queue cycles by streams beside asynq and raw ceilings, latency, timers, recovery, memory, limiter, backlog",
+		About: "queue cycles by streams beside asynq and raw ceilings, latency, timers, recovery, memory, limiter, backlog, history",
 		Parts: []harness.Part{
 			{Name: "cycles", Run: streamCycles},
 			{Name: "storm", Run: addStorm},
@@ -31,6 +31,7 @@ func Family() harness.Family {
 			{Name: "bucket", Run: bucketRate},
 			{Name: "backlog", Run: bigBacklog},
 			{Name: "inprocess", Run: inProcess},
+			{Name: "history", Run: historyCost},
 		},
 	}
 }
@@ -78,14 +79,18 @@ type rig struct {
 }
 
 // newRig starts servers. An empty name of the store is the memory engine.
-func newRig(ctx context.Context, b *harness.Bench, store string, always bool, replicas int) (r *rig, err error) {
+func newRig(ctx context.Context, b *harness.Bench, store string, always bool, replicas int) (*rig, error) {
+	return newRigOf(ctx, b, store, always, replicas, system.QueueServerConfig{})
+}
+
+// newRigOf is newRig with settings of the servers, whose store is filled in.
+func newRigOf(ctx context.Context, b *harness.Bench, store string, always bool, replicas int, cfg system.QueueServerConfig) (r *rig, err error) {
 	r = &rig{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	var cfg system.QueueServerConfig
 	if store != "" {
 		if r.store, err = startRedisStore(ctx, b, store, always); err != nil {
 			return r, err

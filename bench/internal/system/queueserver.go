@@ -22,7 +22,8 @@ import (
 
 // QueueServerConfig is a queue service in a child.
 type QueueServerConfig struct {
-	RedisURL string `json:"redis_url"` // empty: the memory engine
+	RedisURL    string `json:"redis_url"`    // empty: the memory engine
+	HistoryKeys int    `json:"history_keys"` // of which events are remembered: 0 by default, below zero none
 }
 
 // QueueServerInfo is where the queue and the echo beside it serve.
@@ -41,7 +42,9 @@ func QueueServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := queue.New(queue.Config{RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, RedisURL: cfg.RedisURL, Queues: []queue.QueueConfig{{Name: load.BenchQueue}}}, tel)
+	s, err := queue.New(queue.Config{
+		RPC: rpc.ServerConfig{TLS: load.ServerTLS()}, RedisURL: cfg.RedisURL, HistoryKeys: cfg.HistoryKeys, Queues: []queue.QueueConfig{{Name: load.BenchQueue}},
+	}, tel)
 	if err != nil {
 		return nil, err
 	}
