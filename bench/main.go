@@ -34,6 +34,7 @@ import (
 	"github.com/deltaplane/deltaplane/bench/nodes"
 	"github.com/deltaplane/deltaplane/bench/queue"
 	"github.com/deltaplane/deltaplane/bench/slice"
+	"github.com/deltaplane/deltaplane/bench/traces"
 )
 
 func main() {
@@ -59,5 +60,5 @@ func main() {
 
 // families lists what can be run.
 func families() []harness.Family {
-	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family(), gateway.Family(), jobs.Family()}
+	return []harness.Family{slice.Family(), queue.Family(), index.Family(), logs.Family(), nodes.Family(), agent.Family(), drive.Family(), adopt.Family(), gateway.Family(), jobs.Family(), traces.Family()}
 }

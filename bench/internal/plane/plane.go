@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -47,6 +48,9 @@ type PlaneConfig struct {
 	Controllers []string      `json:"controllers"`
 	Grace       time.Duration `json:"grace"`
 	Rate        float64       `json:"rate"`
+
+	OTLP       string  `json:"otlp"` // URL of a collector of traces; none when empty
+	TraceRatio float64 `json:"trace_ratio"`
 }
 
 // PlaneServer is the servant for one part of a plane.
@@ -89,7 +93,7 @@ func planeNATS(_ context.Context, cfg PlaneConfig) (*harness.Servant, error) {
 }
 
 func planeQueue(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) {
-	tel, err := PlaneTelemetry(ctx, "queue")
+	tel, err := cfg.telemetry(ctx, "queue")
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +107,7 @@ func planeQueue(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) 
 }
 
 func planeIndexer(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) {
-	tel, err := PlaneTelemetry(ctx, "indexer")
+	tel, err := cfg.telemetry(ctx, "indexer")
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +125,7 @@ func planeIndexer(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error
 }
 
 func planeReflector(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) {
-	tel, err := PlaneTelemetry(ctx, "reflector")
+	tel, err := cfg.telemetry(ctx, "reflector")
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +149,7 @@ func planeReflector(ctx context.Context, cfg PlaneConfig) (*harness.Servant, err
 }
 
 func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error) {
-	tel, err := PlaneTelemetry(ctx, "controllers")
+	tel, err := cfg.telemetry(ctx, "controllers")
 	if err != nil {
 		return nil, err
 	}
@@ -157,11 +161,11 @@ func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, e
 	if err != nil {
 		return nil, err
 	}
-	index, err := rpc.Dial(cfg.Index, rpc.DialConfig{})
+	index, err := rpc.Dial(cfg.Index, rpc.DialConfig{Tracer: tel.Tracer})
 	if err != nil {
 		return nil, err
 	}
-	queues, err := rpc.Dial(cfg.Queue, rpc.DialConfig{})
+	queues, err := rpc.Dial(cfg.Queue, rpc.DialConfig{Tracer: tel.Tracer})
 	if err != nil {
 		return nil, err
 	}
@@ -185,6 +189,20 @@ func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, e
 // PlaneTelemetry is what a service of the plane logs and measures with.
 func PlaneTelemetry(ctx context.Context, name string) (*telemetry.Telemetry, error) {
 	return telemetry.Setup(ctx, telemetry.Config{Service: name, LogLevel: "error"})
+}
+
+// exportEvery is how often spans leave, in milliseconds: a turn is to hold what its own spans cost.
+const exportEvery = "200"
+
+// telemetry is that of one part, which sends traces where there is a collector.
+func (cfg PlaneConfig) telemetry(ctx context.Context, name string) (*telemetry.Telemetry, error) {
+	if cfg.OTLP == "" {
+		return PlaneTelemetry(ctx, name)
+	}
+	if err := os.Setenv("OTEL_BSP_SCHEDULE_DELAY", exportEvery); err != nil {
+		return nil, err
+	}
+	return telemetry.Setup(ctx, telemetry.Config{Service: name, LogLevel: "error", OTLPEndpoint: cfg.OTLP, TraceRatio: cfg.TraceRatio})
 }
 
 // closing stops a service, then its connection to the log.
