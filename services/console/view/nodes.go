@@ -25,7 +25,7 @@ const mostOfNode = 100
 // Nodes shows the nodes of a cluster, or of all.
 func (h *Hub) Nodes(_ context.Context, v *consolev1.NodesView, changed func()) (Reader, error) {
 	s, release, err := h.share("nodes\x00"+v.GetCluster(), func() source {
-		return &nodes{h: h, cluster: v.GetCluster(), clusters: map[string]*clusterNodes{}, sooner: make(chan struct{}, 1)}
+		return &nodes{h: h, cluster: v.GetCluster(), again: newAgain(), clusters: map[string]*clusterNodes{}}
 	})
 	if err != nil {
 		return nil, err
@@ -36,9 +36,9 @@ func (h *Hub) Nodes(_ context.Context, v *consolev1.NodesView, changed func()) (
 // nodes follows nodes and their leases by watches, and asks every second for what is about them.
 type nodes struct {
 	latest
+	again
 	h        *Hub
 	cluster  string
-	sooner   chan struct{}
 	clusters map[string]*clusterNodes // for run alone
 }
 
@@ -52,34 +52,19 @@ type clusterNodes struct {
 	cancel  context.CancelFunc
 }
 
-func (n *nodes) soon() {
-	select {
-	case n.sooner <- struct{}{}:
-	default:
-	}
-}
+func (n *nodes) run(ctx context.Context) { n.looks(ctx, n.look) }
 
-func (n *nodes) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-n.sooner:
-		}
-		n.look(ctx)
-		timer.Reset(every)
-		for _, c := range n.clusters {
-			if _, synced, err := c.nodes.state(); !synced && err == nil {
-				timer.Reset(every / 10)
-			}
+func (n *nodes) look(ctx context.Context) time.Duration {
+	n.show(ctx)
+	for _, c := range n.clusters {
+		if _, synced, err := c.nodes.state(); !synced && err == nil {
+			return every / 10
 		}
 	}
+	return every
 }
 
-func (n *nodes) look(ctx context.Context) {
+func (n *nodes) show(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	if err := n.find(ctx, within); err != nil {

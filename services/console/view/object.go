@@ -23,7 +23,7 @@ func (h *Hub) Object(ctx context.Context, v *consolev1.ObjectView, changed func(
 	}
 	collection := h.resolve(ctx, v.GetCollection())
 	s, release, err := h.share("object\x00"+collection+"\x00"+string(key), func() source {
-		return &object{h: h, collection: collection, key: key, sooner: make(chan struct{}, 1)}
+		return &object{h: h, collection: collection, key: key, again: newAgain()}
 	})
 	if err != nil {
 		return nil, err
@@ -34,21 +34,14 @@ func (h *Hub) Object(ctx context.Context, v *consolev1.ObjectView, changed func(
 // object is one object, by a watch where the caller may watch, and else asked again and again.
 type object struct {
 	latest
+	again
 	h          *Hub
 	collection string
 	key        delta.Key
-	sooner     chan struct{}
 	// What follows is for run alone.
 	last           client.Object     // the last version that was there
 	present, known bool              // whether it is there, and whether that is known
 	shown          *consolev1.Object // never changed
-}
-
-func (o *object) soon() {
-	select {
-	case o.sooner <- struct{}{}:
-	default:
-	}
 }
 
 func (o *object) run(ctx context.Context) {
@@ -70,12 +63,7 @@ func (o *object) run(ctx context.Context) {
 			}
 			o.take(&e)
 		}
-		within, cancel := context.WithTimeout(ctx, wait)
-		select {
-		case <-within.Done():
-		case <-o.sooner:
-		}
-		cancel()
+		o.pause(ctx, wait)
 	}
 }
 

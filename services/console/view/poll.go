@@ -85,19 +85,22 @@ func (r *latestReader) Close() {
 	r.release()
 }
 
-// poll asks again and again.
-type poll struct {
-	latest
-	ask    func(context.Context) (*consolev1.OpenResponse, error)
-	every  time.Duration
-	sooner chan struct{}
+// again is the part of a source that looks again and again.
+type again struct {
+	sooner chan struct{} // has something when it is to look without delay
 }
 
-func newPoll(ask func(context.Context) (*consolev1.OpenResponse, error)) *poll {
-	return &poll{ask: ask, every: every, sooner: make(chan struct{}, 1)}
+func newAgain() again { return again{make(chan struct{}, 1)} }
+
+func (a again) soon() {
+	select {
+	case a.sooner <- struct{}{}:
+	default:
+	}
 }
 
-func (p *poll) run(ctx context.Context) {
+// looks has look look until ctx ends. It returns when to look again.
+func (a again) looks(ctx context.Context, look func(context.Context) (wait time.Duration)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -105,28 +108,48 @@ func (p *poll) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-p.sooner:
+		case <-a.sooner:
 		}
-		within, cancel := context.WithTimeout(ctx, askWithin)
-		state, err := p.ask(within)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			p.fail(err)
-		default:
-			p.set(state)
-		}
-		timer.Reset(p.every)
+		timer.Reset(look(ctx))
 	}
 }
 
-func (p *poll) soon() {
+// pause waits for as long, unless it is to look without delay.
+func (a again) pause(ctx context.Context, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	select {
-	case p.sooner <- struct{}{}:
-	default:
+	case <-ctx.Done():
+	case <-a.sooner:
 	}
+}
+
+// poll asks again and again.
+type poll struct {
+	latest
+	again
+	ask   func(context.Context) (*consolev1.OpenResponse, error)
+	every time.Duration
+}
+
+func newPoll(ask func(context.Context) (*consolev1.OpenResponse, error)) *poll {
+	return &poll{again: newAgain(), ask: ask, every: every}
+}
+
+func (p *poll) run(ctx context.Context) { p.looks(ctx, p.look) }
+
+func (p *poll) look(ctx context.Context) time.Duration {
+	within, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	state, err := p.ask(within)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.fail(err)
+	default:
+		p.set(state)
+	}
+	return p.every
 }
 
 // polled is a reader of what is asked again and again, shared under a name.
