@@ -12,6 +12,9 @@ import (
 
 const envPrefix = "DELTAPLANE_"
 
+// activeHelp is set by the completion scripts of cobra.
+const activeHelp = envPrefix + "ACTIVE_HELP"
+
 // ownTests are the variables of this project's tests, examples and builds that are no settings.
 var ownTests = set(
 	"ANSWERS", "CACHE", "CHAOS", "CHAOS_DIR", "CHAOS_SEED", "CLIENTS", "COMPOSE", "CONSOLE_PICTURES", "CONSOLE_ROWS", "CONTAINERD_BIN", "ENGINE", "ETCD", "EXAMPLE", "FAILOVERS",
@@ -96,7 +99,7 @@ func (k known) refuseVariables(env map[string]string) []error {
 
 // leftAlone says that a variable is none of this program's, in spite of its name.
 func leftAlone(name string, env map[string]string) bool {
-	if ownTests[name] || slices.ContainsFunc(ownTestPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+	if name == activeHelp || ownTests[name] || slices.ContainsFunc(ownTestPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true
 	}
 	// A pod has variables for each Service of its namespace, such as this prefix and
