@@ -190,7 +190,7 @@ smoke() {
 		if deltaplane get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
 			jq -e '[.. | objects | select(.type? == "Complete" and .status? == "True")] | length > 0' >/dev/null; then
 			say "smoke: Job $job completed and the index knows it"
-			through_gateway "$job"
+			through_gateway "$job" && through_console "$job"
 			return
 		fi
 		sleep 0.5
@@ -211,6 +211,24 @@ through_gateway() {
 	grep -qi '^x-deltaplane-served-by: index' "$work/gateway.headers" || { say "the gateway does not list from the index"; return 1; }
 	[ -z "${SECURE:-}" ] || ! curl -fsS --cacert "$work/admin/ca.crt" -o /dev/null "$list" 2>/dev/null || { say "a stranger lists through the gateway"; return 1; }
 	say "smoke: the gateway lists Job $1"
+}
+
+# The console finds it too; where callers are asked who they are, with the operator's token alone.
+through_console() {
+	local url=$scheme://127.0.0.1:${CONSOLE_PORT:-7450}/deltaplane.console.v1.ConsoleService/Search answer
+	search() {
+		curl -sS "$@" -H 'Content-Type: application/json' -H 'Connect-Protocol-Version: 1' -d '{"text": "jobs default/'"$job"'"}' "$url"
+	}
+	local job=$1 ask=()
+	if [ -n "${SECURE:-}" ]; then
+		ask=(--cacert "$work/admin/ca.crt")
+		answer=$(search "${ask[@]}")
+		jq -e '.code == "unauthenticated" and .found == null' >/dev/null <<<"$answer" || { say "who shows no token is answered by the console: $answer"; return 1; }
+		ask+=(-H "Authorization: Bearer $(cat "$work/admin/token")")
+	fi
+	answer=$(search "${ask[@]}")
+	jq -e --arg key "default/$job" 'any(.found[]; .key == $key)' >/dev/null <<<"$answer" || { say "the console does not find Job $job: $answer"; return 1; }
+	say "smoke: the console finds Job $job"
 }
 
 # What shows no certificate gets nothing but health.

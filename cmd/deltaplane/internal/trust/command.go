@@ -34,6 +34,8 @@ func newInit() *cobra.Command {
   PART/         ca.crt, tls.crt, tls.key, and what else the part needs:
                 nats.nk         key of its NATS user (reflector, indexer, controllers)
                 policy.yaml     what its callers may do (reflector, indexer, queue)
+                tokens          callers that show a token, for --auth-token-file (reflector,
+                                indexer, queue): you, by admin/token, as in the console
                 kubeconfig      how it calls the API server (reflector, controllers, gateway, node,
                                 admin)
                 redis-password  password of the Redis user "deltaplane" (queue)

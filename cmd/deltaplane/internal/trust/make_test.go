@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,20 @@ func TestWhatIsMadeIsTakenByThePartsItIsFor(t *testing.T) {
 	}
 	if _, err := authority.New(authority.Config{PolicyFile: filepath.Join(dir, "indexer/policy.yaml")}, rpc.AuthConfig{Mode: rpc.AuthIdentities}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); err != nil {
 		t.Errorf("the policy: %v", err)
+	}
+	token, err := os.ReadFile(filepath.Join(dir, "admin/token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"reflector", "indexer", "queue"} {
+		known, err := rpc.NewTokens(rpc.AuthConfig{Mode: rpc.AuthIdentities, TokenFile: filepath.Join(dir, part, "tokens")}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := known.Presented(strings.TrimSpace(string(token)), "/deltaplane.index.v1.IndexService/List")
+		if err != nil || who.User != "deltaplane:admin" || !slices.Contains(who.Groups, operatorsGroup) {
+			t.Errorf("%s takes the operator's token for %v, %v", part, who, err)
+		}
 	}
 	opts, err := server.ProcessConfigFile(filepath.Join(dir, "nats/users.conf"))
 	if err != nil {
