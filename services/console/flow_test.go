@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -64,6 +65,54 @@ func TestTheFlowShowsEachPartAndActionsAtOnce(t *testing.T) {
 		q := m.GetQueues().GetQueues()
 		return len(q) == 1 && q[0].GetPaused() && q[0].GetHealth() == consolev1.Health_HEALTH_WARNING
 	})
+}
+
+func TestTheRatesOfQueuesAreThoseOfTheTimeBetweenTwoAnswers(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil)
+	r.queue("dev/job", "default/before")
+	p := r.open()
+	n := 0
+	add := func() {
+		n++
+		r.queue("dev/job", fmt.Sprint("default/", n))
+	}
+	settle := func() {
+		add()
+		held, err := r.adds.Get(t.Context(), &queuev1.GetRequest{Queue: "dev/job", SessionId: "worker-1", MaxItems: 1})
+		if err != nil || len(held.GetLeases()) != 1 {
+			t.Fatalf("no key was leased: %v %v", held, err)
+		}
+		if _, err := r.adds.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "worker-1", Settlements: []*queuev1.Settlement{{
+			Queue: "dev/job", Key: held.GetLeases()[0].GetKey(), Token: held.GetLeases()[0].GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		add() // a count that changes, so that there is another update
+	}
+	for id, view := range map[uint32]*consolev1.SubscribeRequest{1: queuesView(), 2: flowView()} {
+		p.subscribe(id, view)
+		// A tab that is slow gets the last state alone, so what is not seen is done once more.
+		until := func(what string, do func(), is func(*consolev1.Rates) bool) {
+			t.Helper()
+			p.until(what, func(m *consolev1.OpenResponse) bool {
+				for _, q := range append(m.GetQueues().GetQueues(), m.GetFlow().GetQueues()...) {
+					if m.GetSubscription() == id && q.GetRates() != nil {
+						if is(q.GetRates()) {
+							return true
+						}
+						do()
+					}
+				}
+				return false
+			})
+		}
+		until("that nothing is done", func() {}, func(one *consolev1.Rates) bool { return one.GetAdds() == 0 && one.GetSettlements() == 0 })
+		add()
+		until("adds", add, func(one *consolev1.Rates) bool { return one.GetAdds() > 0 && one.GetSettlements() == 0 })
+		settle()
+		until("settlements", settle, func(one *consolev1.Rates) bool { return one.GetSettlements() > 0 })
+	}
 }
 
 func TestPartsThatDoNotAnswerAreNamed(t *testing.T) {

@@ -67,6 +67,7 @@ func (f *flow) ask(ctx context.Context) (*consolev1.OpenResponse, error) {
 	out.Collections = f.joined(reflections, collections, out.GetTotals())
 	for _, q := range queues.GetQueues() {
 		s := summary(q, f.workers[q.GetConfig().GetName()])
+		s.Rates = f.h.did.rates(s.GetQueue(), time.Now())
 		out.Queues = append(out.Queues, s)
 		out.Totals.Ready += s.GetReady()
 		out.Totals.Delayed += s.GetDelayed()

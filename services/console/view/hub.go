@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/meter"
 	"github.com/deltaplane/deltaplane/internal/explain"
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -46,6 +47,8 @@ type Hub struct {
 	collections *memo[*indexv1.ListCollectionsResponse]
 	statuses    *memo[*queuev1.ListQueuesResponse]
 
+	did activity // of queues
+
 	mu     sync.Mutex
 	shared map[string]*shared // guarded by mu
 	closed bool               // guarded by mu
@@ -56,7 +59,7 @@ func NewHub(ctx context.Context, parts explain.Parts, traces Traces, log *slog.L
 	h := &Hub{
 		parts: parts, index: client.NewIndex(parts.Index.Conn), indexes: indexv1.NewIndexServiceClient(parts.Index.Conn),
 		queues: queuev1.NewQueueAdminServiceClient(parts.Queue.Conn), reflector: reflectorv1.NewReflectorServiceClient(parts.Reflector.Conn),
-		traces: traces, log: log, shared: map[string]*shared{},
+		traces: traces, log: log, shared: map[string]*shared{}, did: activity{meters: meter.Set{}},
 		reflections: newMemo[*reflectorv1.ListReflectionsResponse](), collections: newMemo[*indexv1.ListCollectionsResponse](), statuses: newMemo[*queuev1.ListQueuesResponse](),
 	}
 	h.life, h.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -208,6 +211,8 @@ func (h *Hub) listCollections(ctx context.Context) (*indexv1.ListCollectionsResp
 
 func (h *Hub) listQueues(ctx context.Context) (*queuev1.ListQueuesResponse, error) {
 	return h.statuses.get(ctx, func(ctx context.Context) (*queuev1.ListQueuesResponse, error) {
-		return h.queues.ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
+		answer, err := h.queues.ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
+		h.did.count(answer, time.Now())
+		return answer, err
 	})
 }

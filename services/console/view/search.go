@@ -64,7 +64,8 @@ func (h *Hub) Search(ctx context.Context, text string) (*consolev1.SearchRespons
 		return cmp.Or(cmp.Compare(s.rank(x), s.rank(y)), cmp.Compare(x.GetKind(), y.GetKind()),
 			cmp.Compare(x.GetCollection()+x.GetQueue(), y.GetCollection()+y.GetQueue()), cmp.Compare(x.GetKey(), y.GetKey()))
 	})
-	return &consolev1.SearchResponse{Found: s.found[:min(len(s.found), mostFound)], Silent: s.silent}, nil
+	more := len(s.found) > mostFound
+	return &consolev1.SearchResponse{Found: s.found[:min(len(s.found), mostFound)], Silent: s.silent, More: more}, nil
 }
 
 // rank is how far a find is from what was asked for.
@@ -168,7 +169,7 @@ func (s *search) list(ctx context.Context, c *indexv1.CollectionStatus) {
 		s.missed(c, err)
 		return
 	}
-	most := mostFound
+	most := mostFound + 1 // one more tells that there are more
 	for _, o := range answer.GetObjects() {
 		if strings.Contains(o.GetKey(), s.text) {
 			s.object(c, o.GetKey())

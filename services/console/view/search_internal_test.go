@@ -18,7 +18,8 @@ import (
 // many is an index and a queue service with many collections, each with one object, and queues.
 type many struct {
 	grpc.ClientConnInterface
-	n int
+	n       int
+	objects int // of each collection besides
 }
 
 func (m many) Invoke(_ context.Context, _ string, in, out any, _ ...grpc.CallOption) error {
@@ -31,6 +32,9 @@ func (m many) Invoke(_ context.Context, _ string, in, out any, _ ...grpc.CallOpt
 		}
 	case *indexv1.ListResponse:
 		out.Objects = []*indexv1.Object{{Key: "default/needle"}}
+		for i := range m.objects {
+			out.Objects = append(out.Objects, &indexv1.Object{Key: fmt.Sprintf("default/needle-%d", i)})
+		}
 	case *queuev1.ListQueuesResponse:
 		for i := range m.n {
 			out.Queues = append(out.Queues, &queuev1.QueueStatus{Config: &queuev1.QueueConfig{Name: fmt.Sprintf("dev/queue%04d", i)}})
@@ -41,6 +45,30 @@ func (m many) Invoke(_ context.Context, _ string, in, out any, _ ...grpc.CallOpt
 		}
 	}
 	return nil
+}
+
+func TestASearchSaysThatThereIsMore(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		of   many
+		text string
+		more bool
+	}{
+		"as many queues as are shown":       {many{n: mostFound}, "dev/queue", false},
+		"one queue more":                    {many{n: mostFound + 1}, "dev/queue", true},
+		"as many objects of a collection":   {many{n: 1, objects: mostFound - 1}, "kind0000 needle", false},
+		"many more objects of a collection": {many{n: 1, objects: 4 * mostFound}, "kind0000 needle", true},
+	} {
+		conn := explain.Part{Conn: c.of}
+		h := NewHub(t.Context(), explain.Parts{Index: conn, Queue: conn, Reflector: conn}, nil, slog.New(slog.DiscardHandler))
+		got, err := h.Search(t.Context(), c.text)
+		if h.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.GetFound()) != mostFound || got.GetMore() != c.more {
+			t.Errorf("%s: %d are found, and more: %v", name, len(got.GetFound()), got.GetMore())
+		}
+	}
 }
 
 func TestASearchComparesAllNamesAndSaysWhatItLeavesOut(t *testing.T) {

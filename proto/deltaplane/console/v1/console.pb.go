@@ -1272,7 +1272,9 @@ type SearchResponse struct {
 	// The finds, at most 50, exact ones first.
 	Found []*Found `protobuf:"bytes,1,rep,name=found,proto3" json:"found,omitempty"`
 	// What could not be searched, and why; empty when everything was.
-	Silent        []*Silent `protobuf:"bytes,2,rep,name=silent,proto3" json:"silent,omitempty"`
+	Silent []*Silent `protobuf:"bytes,2,rep,name=silent,proto3" json:"silent,omitempty"`
+	// There is more to be found than these.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1321,13 @@ func (x *SearchResponse) GetSilent() []*Silent {
 		return x.Silent
 	}
 	return nil
+}
+
+func (x *SearchResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // ActOnKeysRequest says what to do with keys.
@@ -1645,10 +1654,11 @@ const file_deltaplane_console_v1_console_proto_rawDesc = "" +
 	"collection\x12\x14\n" +
 	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x04 \x01(\tR\x03key\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"{\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\x8f\x01\n" +
 	"\x0eSearchResponse\x122\n" +
 	"\x05found\x18\x01 \x03(\v2\x1c.deltaplane.console.v1.FoundR\x05found\x125\n" +
-	"\x06silent\x18\x02 \x03(\v2\x1d.deltaplane.console.v1.SilentR\x06silent\"v\n" +
+	"\x06silent\x18\x02 \x03(\v2\x1d.deltaplane.console.v1.SilentR\x06silent\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"v\n" +
 	"\x10ActOnKeysRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\x128\n" +

@@ -45,7 +45,8 @@ const (
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND
 // SESSION_NOT_FOUND when the session is over or somebody else's; RESOURCE_EXHAUSTED
 // TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS, or TOO_MANY_VIEWS when the pages of the caller show
-// too many different things together.
+// too many different things together. A Collection view fails with RESOURCE_EXHAUSTED TOO_MANY_KEYS
+// where those of the caller choose more objects together than the console keeps the keys of.
 type ConsoleServiceClient interface {
 	// Open begins a session, which ends with the stream. Its first message is Opened; then come
 	// updates of what is subscribed to, and a heartbeat at least every 10 s. A reader that is slow
@@ -161,7 +162,8 @@ func (c *consoleServiceClient) ActOnQueue(ctx context.Context, in *ActOnQueueReq
 // messages. Those of the console itself: INVALID_ARGUMENT with the field; NOT_FOUND
 // SESSION_NOT_FOUND when the session is over or somebody else's; RESOURCE_EXHAUSTED
 // TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS, or TOO_MANY_VIEWS when the pages of the caller show
-// too many different things together.
+// too many different things together. A Collection view fails with RESOURCE_EXHAUSTED TOO_MANY_KEYS
+// where those of the caller choose more objects together than the console keeps the keys of.
 type ConsoleServiceServer interface {
 	// Open begins a session, which ends with the stream. Its first message is Opened; then come
 	// updates of what is subscribed to, and a heartbeat at least every 10 s. A reader that is slow

@@ -916,7 +916,10 @@ type QueueSummary struct {
 	// Partitions that could not be reached: nothing here is of them.
 	Unreachable []int32 `protobuf:"varint,12,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	// Who works it; left out where that was not asked for.
-	Workers       *Workers `protobuf:"bytes,13,opt,name=workers,proto3" json:"workers,omitempty"`
+	Workers *Workers `protobuf:"bytes,13,opt,name=workers,proto3" json:"workers,omitempty"`
+	// What the queue servers that answered within the last 10 s did; left out in a Queue view, and
+	// while no server has answered twice.
+	Rates         *Rates `protobuf:"bytes,14,opt,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1042,6 +1045,68 @@ func (x *QueueSummary) GetWorkers() *Workers {
 	return nil
 }
 
+func (x *QueueSummary) GetRates() *Rates {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+// Rates are what is done with a queue, a second.
+type Rates struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Keys added; adds of keys that waited already are not counted.
+	Adds float64 `protobuf:"fixed64,1,opt,name=adds,proto3" json:"adds,omitempty"`
+	// Leases settled by their holders, those whose keys run again included.
+	Settlements   float64 `protobuf:"fixed64,2,opt,name=settlements,proto3" json:"settlements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rates) Reset() {
+	*x = Rates{}
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rates) ProtoMessage() {}
+
+func (x *Rates) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rates.ProtoReflect.Descriptor instead.
+func (*Rates) Descriptor() ([]byte, []int) {
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Rates) GetAdds() float64 {
+	if x != nil {
+		return x.Adds
+	}
+	return 0
+}
+
+func (x *Rates) GetSettlements() float64 {
+	if x != nil {
+		return x.Settlements
+	}
+	return 0
+}
+
 // Workers are those that take keys of a queue, at the queue server that was asked.
 type Workers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1055,7 +1120,7 @@ type Workers struct {
 
 func (x *Workers) Reset() {
 	*x = Workers{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[10]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1132,7 @@ func (x *Workers) String() string {
 func (*Workers) ProtoMessage() {}
 
 func (x *Workers) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[10]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1145,7 @@ func (x *Workers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workers.ProtoReflect.Descriptor instead.
 func (*Workers) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{10}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Workers) GetConnected() int64 {
@@ -1117,7 +1182,7 @@ type QueueView struct {
 
 func (x *QueueView) Reset() {
 	*x = QueueView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[11]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1194,7 @@ func (x *QueueView) String() string {
 func (*QueueView) ProtoMessage() {}
 
 func (x *QueueView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[11]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1207,7 @@ func (x *QueueView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueView.ProtoReflect.Descriptor instead.
 func (*QueueView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{11}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueueView) GetQueue() string {
@@ -1207,7 +1272,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[12]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1284,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[12]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1297,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{12}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Queue) GetSummary() *QueueSummary {
@@ -1329,7 +1394,7 @@ type QueueKey struct {
 
 func (x *QueueKey) Reset() {
 	*x = QueueKey{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[13]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1406,7 @@ func (x *QueueKey) String() string {
 func (*QueueKey) ProtoMessage() {}
 
 func (x *QueueKey) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[13]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1419,7 @@ func (x *QueueKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueKey.ProtoReflect.Descriptor instead.
 func (*QueueKey) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{13}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueKey) GetKey() string {
@@ -1454,7 +1519,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[14]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1531,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[14]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1544,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{14}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Latency) GetOf() string {
@@ -1530,7 +1595,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[15]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1607,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[15]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1620,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{15}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Setting) GetName() string {
@@ -1585,7 +1650,7 @@ type KeyView struct {
 
 func (x *KeyView) Reset() {
 	*x = KeyView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[16]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1662,7 @@ func (x *KeyView) String() string {
 func (*KeyView) ProtoMessage() {}
 
 func (x *KeyView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[16]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1675,7 @@ func (x *KeyView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyView.ProtoReflect.Descriptor instead.
 func (*KeyView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{16}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyView) GetQueue() string {
@@ -1655,7 +1720,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[17]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1732,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[17]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1745,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{17}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Key) GetQueue() string {
@@ -1763,7 +1828,7 @@ type Moment struct {
 
 func (x *Moment) Reset() {
 	*x = Moment{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[18]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1840,7 @@ func (x *Moment) String() string {
 func (*Moment) ProtoMessage() {}
 
 func (x *Moment) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[18]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1853,7 @@ func (x *Moment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moment.ProtoReflect.Descriptor instead.
 func (*Moment) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Moment) GetTime() *timestamppb.Timestamp {
@@ -1850,7 +1915,7 @@ type CollectionView struct {
 
 func (x *CollectionView) Reset() {
 	*x = CollectionView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[19]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1927,7 @@ func (x *CollectionView) String() string {
 func (*CollectionView) ProtoMessage() {}
 
 func (x *CollectionView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[19]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1940,7 @@ func (x *CollectionView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectionView.ProtoReflect.Descriptor instead.
 func (*CollectionView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CollectionView) GetCollection() string {
@@ -1961,7 +2026,7 @@ type Column struct {
 
 func (x *Column) Reset() {
 	*x = Column{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[20]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2038,7 @@ func (x *Column) String() string {
 func (*Column) ProtoMessage() {}
 
 func (x *Column) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[20]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2051,7 @@ func (x *Column) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Column.ProtoReflect.Descriptor instead.
 func (*Column) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Column) GetName() string {
@@ -2036,7 +2101,7 @@ type Rows struct {
 
 func (x *Rows) Reset() {
 	*x = Rows{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[21]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2113,7 @@ func (x *Rows) String() string {
 func (*Rows) ProtoMessage() {}
 
 func (x *Rows) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[21]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2126,7 @@ func (x *Rows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rows.ProtoReflect.Descriptor instead.
 func (*Rows) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Rows) GetCollection() string {
@@ -2158,7 +2223,7 @@ type Row struct {
 
 func (x *Row) Reset() {
 	*x = Row{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[22]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2235,7 @@ func (x *Row) String() string {
 func (*Row) ProtoMessage() {}
 
 func (x *Row) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[22]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2248,7 @@ func (x *Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Row.ProtoReflect.Descriptor instead.
 func (*Row) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Row) GetKey() string {
@@ -2227,7 +2292,7 @@ type ObjectView struct {
 
 func (x *ObjectView) Reset() {
 	*x = ObjectView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[23]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2304,7 @@ func (x *ObjectView) String() string {
 func (*ObjectView) ProtoMessage() {}
 
 func (x *ObjectView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[23]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2317,7 @@ func (x *ObjectView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectView.ProtoReflect.Descriptor instead.
 func (*ObjectView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ObjectView) GetCollection() string {
@@ -2294,7 +2359,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[24]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2371,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[24]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2384,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Object) GetCollection() string {
@@ -2389,7 +2454,7 @@ type NodesView struct {
 
 func (x *NodesView) Reset() {
 	*x = NodesView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[25]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2466,7 @@ func (x *NodesView) String() string {
 func (*NodesView) ProtoMessage() {}
 
 func (x *NodesView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[25]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2479,7 @@ func (x *NodesView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesView.ProtoReflect.Descriptor instead.
 func (*NodesView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodesView) GetCluster() string {
@@ -2437,7 +2502,7 @@ type Nodes struct {
 
 func (x *Nodes) Reset() {
 	*x = Nodes{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[26]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2514,7 @@ func (x *Nodes) String() string {
 func (*Nodes) ProtoMessage() {}
 
 func (x *Nodes) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[26]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2527,7 @@ func (x *Nodes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nodes.ProtoReflect.Descriptor instead.
 func (*Nodes) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Nodes) GetNodes() []*Node {
@@ -2513,7 +2578,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[27]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2590,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[27]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2603,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Node) GetCollection() string {
@@ -2640,7 +2705,7 @@ type Eviction struct {
 
 func (x *Eviction) Reset() {
 	*x = Eviction{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[28]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2652,7 +2717,7 @@ func (x *Eviction) String() string {
 func (*Eviction) ProtoMessage() {}
 
 func (x *Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[28]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2665,7 +2730,7 @@ func (x *Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
 func (*Eviction) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Eviction) GetPod() string {
@@ -2702,7 +2767,7 @@ type TracesView struct {
 
 func (x *TracesView) Reset() {
 	*x = TracesView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[29]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2779,7 @@ func (x *TracesView) String() string {
 func (*TracesView) ProtoMessage() {}
 
 func (x *TracesView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[29]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2792,7 @@ func (x *TracesView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracesView.ProtoReflect.Descriptor instead.
 func (*TracesView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TracesView) GetText() string {
@@ -2758,7 +2823,7 @@ type Traces struct {
 
 func (x *Traces) Reset() {
 	*x = Traces{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[30]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2835,7 @@ func (x *Traces) String() string {
 func (*Traces) ProtoMessage() {}
 
 func (x *Traces) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[30]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2848,7 @@ func (x *Traces) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traces.ProtoReflect.Descriptor instead.
 func (*Traces) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Traces) GetStored() bool {
@@ -2823,7 +2888,7 @@ type TraceSummary struct {
 
 func (x *TraceSummary) Reset() {
 	*x = TraceSummary{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[31]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +2900,7 @@ func (x *TraceSummary) String() string {
 func (*TraceSummary) ProtoMessage() {}
 
 func (x *TraceSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[31]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +2913,7 @@ func (x *TraceSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceSummary.ProtoReflect.Descriptor instead.
 func (*TraceSummary) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TraceSummary) GetId() string {
@@ -2911,7 +2976,7 @@ type TraceView struct {
 
 func (x *TraceView) Reset() {
 	*x = TraceView{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[32]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +2988,7 @@ func (x *TraceView) String() string {
 func (*TraceView) ProtoMessage() {}
 
 func (x *TraceView) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[32]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3001,7 @@ func (x *TraceView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceView.ProtoReflect.Descriptor instead.
 func (*TraceView) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TraceView) GetId() string {
@@ -2961,7 +3026,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[33]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2973,7 +3038,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[33]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2986,7 +3051,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Trace) GetStored() bool {
@@ -3037,7 +3102,7 @@ type Span struct {
 
 func (x *Span) Reset() {
 	*x = Span{}
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[34]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3114,7 @@ func (x *Span) String() string {
 func (*Span) ProtoMessage() {}
 
 func (x *Span) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_console_v1_views_proto_msgTypes[34]
+	mi := &file_deltaplane_console_v1_views_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3062,7 +3127,7 @@ func (x *Span) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Span.ProtoReflect.Descriptor instead.
 func (*Span) Descriptor() ([]byte, []int) {
-	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_console_v1_views_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Span) GetId() string {
@@ -3201,7 +3266,7 @@ const file_deltaplane_console_v1_views_proto_rawDesc = "" +
 	"QueuesView\"]\n" +
 	"\x06Queues\x12;\n" +
 	"\x06queues\x18\x01 \x03(\v2#.deltaplane.console.v1.QueueSummaryR\x06queues\x12\x16\n" +
-	"\x06engine\x18\x02 \x01(\tR\x06engine\"\xda\x03\n" +
+	"\x06engine\x18\x02 \x01(\tR\x06engine\"\x8e\x04\n" +
 	"\fQueueSummary\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x125\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1d.deltaplane.console.v1.HealthR\x06health\x12\x14\n" +
@@ -3219,7 +3284,11 @@ const file_deltaplane_console_v1_views_proto_rawDesc = "" +
 	"\n" +
 	"held_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\x12 \n" +
 	"\vunreachable\x18\f \x03(\x05R\vunreachable\x128\n" +
-	"\aworkers\x18\r \x01(\v2\x1e.deltaplane.console.v1.WorkersR\aworkers\";\n" +
+	"\aworkers\x18\r \x01(\v2\x1e.deltaplane.console.v1.WorkersR\aworkers\x122\n" +
+	"\x05rates\x18\x0e \x01(\v2\x1c.deltaplane.console.v1.RatesR\x05rates\"=\n" +
+	"\x05Rates\x12\x12\n" +
+	"\x04adds\x18\x01 \x01(\x01R\x04adds\x12 \n" +
+	"\vsettlements\x18\x02 \x01(\x01R\vsettlements\";\n" +
 	"\aWorkers\x12\x1c\n" +
 	"\tconnected\x18\x01 \x01(\x03R\tconnected\x12\x12\n" +
 	"\x04free\x18\x02 \x01(\x03R\x04free\"\x9a\x01\n" +
@@ -3425,7 +3494,7 @@ func file_deltaplane_console_v1_views_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_console_v1_views_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_deltaplane_console_v1_views_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_deltaplane_console_v1_views_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_deltaplane_console_v1_views_proto_goTypes = []any{
 	(Health)(0),                   // 0: deltaplane.console.v1.Health
 	(KeyState)(0),                 // 1: deltaplane.console.v1.KeyState
@@ -3439,36 +3508,37 @@ var file_deltaplane_console_v1_views_proto_goTypes = []any{
 	(*QueuesView)(nil),            // 9: deltaplane.console.v1.QueuesView
 	(*Queues)(nil),                // 10: deltaplane.console.v1.Queues
 	(*QueueSummary)(nil),          // 11: deltaplane.console.v1.QueueSummary
-	(*Workers)(nil),               // 12: deltaplane.console.v1.Workers
-	(*QueueView)(nil),             // 13: deltaplane.console.v1.QueueView
-	(*Queue)(nil),                 // 14: deltaplane.console.v1.Queue
-	(*QueueKey)(nil),              // 15: deltaplane.console.v1.QueueKey
-	(*Latency)(nil),               // 16: deltaplane.console.v1.Latency
-	(*Setting)(nil),               // 17: deltaplane.console.v1.Setting
-	(*KeyView)(nil),               // 18: deltaplane.console.v1.KeyView
-	(*Key)(nil),                   // 19: deltaplane.console.v1.Key
-	(*Moment)(nil),                // 20: deltaplane.console.v1.Moment
-	(*CollectionView)(nil),        // 21: deltaplane.console.v1.CollectionView
-	(*Column)(nil),                // 22: deltaplane.console.v1.Column
-	(*Rows)(nil),                  // 23: deltaplane.console.v1.Rows
-	(*Row)(nil),                   // 24: deltaplane.console.v1.Row
-	(*ObjectView)(nil),            // 25: deltaplane.console.v1.ObjectView
-	(*Object)(nil),                // 26: deltaplane.console.v1.Object
-	(*NodesView)(nil),             // 27: deltaplane.console.v1.NodesView
-	(*Nodes)(nil),                 // 28: deltaplane.console.v1.Nodes
-	(*Node)(nil),                  // 29: deltaplane.console.v1.Node
-	(*Eviction)(nil),              // 30: deltaplane.console.v1.Eviction
-	(*TracesView)(nil),            // 31: deltaplane.console.v1.TracesView
-	(*Traces)(nil),                // 32: deltaplane.console.v1.Traces
-	(*TraceSummary)(nil),          // 33: deltaplane.console.v1.TraceSummary
-	(*TraceView)(nil),             // 34: deltaplane.console.v1.TraceView
-	(*Trace)(nil),                 // 35: deltaplane.console.v1.Trace
-	(*Span)(nil),                  // 36: deltaplane.console.v1.Span
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
+	(*Rates)(nil),                 // 12: deltaplane.console.v1.Rates
+	(*Workers)(nil),               // 13: deltaplane.console.v1.Workers
+	(*QueueView)(nil),             // 14: deltaplane.console.v1.QueueView
+	(*Queue)(nil),                 // 15: deltaplane.console.v1.Queue
+	(*QueueKey)(nil),              // 16: deltaplane.console.v1.QueueKey
+	(*Latency)(nil),               // 17: deltaplane.console.v1.Latency
+	(*Setting)(nil),               // 18: deltaplane.console.v1.Setting
+	(*KeyView)(nil),               // 19: deltaplane.console.v1.KeyView
+	(*Key)(nil),                   // 20: deltaplane.console.v1.Key
+	(*Moment)(nil),                // 21: deltaplane.console.v1.Moment
+	(*CollectionView)(nil),        // 22: deltaplane.console.v1.CollectionView
+	(*Column)(nil),                // 23: deltaplane.console.v1.Column
+	(*Rows)(nil),                  // 24: deltaplane.console.v1.Rows
+	(*Row)(nil),                   // 25: deltaplane.console.v1.Row
+	(*ObjectView)(nil),            // 26: deltaplane.console.v1.ObjectView
+	(*Object)(nil),                // 27: deltaplane.console.v1.Object
+	(*NodesView)(nil),             // 28: deltaplane.console.v1.NodesView
+	(*Nodes)(nil),                 // 29: deltaplane.console.v1.Nodes
+	(*Node)(nil),                  // 30: deltaplane.console.v1.Node
+	(*Eviction)(nil),              // 31: deltaplane.console.v1.Eviction
+	(*TracesView)(nil),            // 32: deltaplane.console.v1.TracesView
+	(*Traces)(nil),                // 33: deltaplane.console.v1.Traces
+	(*TraceSummary)(nil),          // 34: deltaplane.console.v1.TraceSummary
+	(*TraceView)(nil),             // 35: deltaplane.console.v1.TraceView
+	(*Trace)(nil),                 // 36: deltaplane.console.v1.Trace
+	(*Span)(nil),                  // 37: deltaplane.console.v1.Span
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 39: google.protobuf.Duration
 }
 var file_deltaplane_console_v1_views_proto_depIdxs = []int32{
-	37, // 0: deltaplane.console.v1.Flow.at:type_name -> google.protobuf.Timestamp
+	38, // 0: deltaplane.console.v1.Flow.at:type_name -> google.protobuf.Timestamp
 	6,  // 1: deltaplane.console.v1.Flow.collections:type_name -> deltaplane.console.v1.FlowCollection
 	11, // 2: deltaplane.console.v1.Flow.queues:type_name -> deltaplane.console.v1.QueueSummary
 	2,  // 3: deltaplane.console.v1.Flow.silent:type_name -> deltaplane.console.v1.Silent
@@ -3476,57 +3546,58 @@ var file_deltaplane_console_v1_views_proto_depIdxs = []int32{
 	7,  // 5: deltaplane.console.v1.FlowCollection.mirror:type_name -> deltaplane.console.v1.Mirror
 	8,  // 6: deltaplane.console.v1.FlowCollection.served:type_name -> deltaplane.console.v1.Served
 	0,  // 7: deltaplane.console.v1.Mirror.health:type_name -> deltaplane.console.v1.Health
-	38, // 8: deltaplane.console.v1.Mirror.lag:type_name -> google.protobuf.Duration
-	37, // 9: deltaplane.console.v1.Mirror.source_seen_at:type_name -> google.protobuf.Timestamp
+	39, // 8: deltaplane.console.v1.Mirror.lag:type_name -> google.protobuf.Duration
+	38, // 9: deltaplane.console.v1.Mirror.source_seen_at:type_name -> google.protobuf.Timestamp
 	0,  // 10: deltaplane.console.v1.Served.health:type_name -> deltaplane.console.v1.Health
-	37, // 11: deltaplane.console.v1.Served.live_at:type_name -> google.protobuf.Timestamp
+	38, // 11: deltaplane.console.v1.Served.live_at:type_name -> google.protobuf.Timestamp
 	11, // 12: deltaplane.console.v1.Queues.queues:type_name -> deltaplane.console.v1.QueueSummary
 	0,  // 13: deltaplane.console.v1.QueueSummary.health:type_name -> deltaplane.console.v1.Health
-	38, // 14: deltaplane.console.v1.QueueSummary.oldest_ready:type_name -> google.protobuf.Duration
-	37, // 15: deltaplane.console.v1.QueueSummary.held_until:type_name -> google.protobuf.Timestamp
-	12, // 16: deltaplane.console.v1.QueueSummary.workers:type_name -> deltaplane.console.v1.Workers
-	1,  // 17: deltaplane.console.v1.QueueView.state:type_name -> deltaplane.console.v1.KeyState
-	11, // 18: deltaplane.console.v1.Queue.summary:type_name -> deltaplane.console.v1.QueueSummary
-	15, // 19: deltaplane.console.v1.Queue.keys:type_name -> deltaplane.console.v1.QueueKey
-	16, // 20: deltaplane.console.v1.Queue.latencies:type_name -> deltaplane.console.v1.Latency
-	17, // 21: deltaplane.console.v1.Queue.settings:type_name -> deltaplane.console.v1.Setting
-	37, // 22: deltaplane.console.v1.Queue.store_time:type_name -> google.protobuf.Timestamp
-	1,  // 23: deltaplane.console.v1.QueueKey.state:type_name -> deltaplane.console.v1.KeyState
-	37, // 24: deltaplane.console.v1.QueueKey.deadline:type_name -> google.protobuf.Timestamp
-	37, // 25: deltaplane.console.v1.QueueKey.added_at:type_name -> google.protobuf.Timestamp
-	37, // 26: deltaplane.console.v1.QueueKey.ready_at:type_name -> google.protobuf.Timestamp
-	37, // 27: deltaplane.console.v1.QueueKey.delayed_until:type_name -> google.protobuf.Timestamp
-	38, // 28: deltaplane.console.v1.Latency.p50:type_name -> google.protobuf.Duration
-	38, // 29: deltaplane.console.v1.Latency.p99:type_name -> google.protobuf.Duration
-	38, // 30: deltaplane.console.v1.Latency.max:type_name -> google.protobuf.Duration
-	1,  // 31: deltaplane.console.v1.Key.state:type_name -> deltaplane.console.v1.KeyState
-	20, // 32: deltaplane.console.v1.Key.timeline:type_name -> deltaplane.console.v1.Moment
-	2,  // 33: deltaplane.console.v1.Key.silent:type_name -> deltaplane.console.v1.Silent
-	15, // 34: deltaplane.console.v1.Key.item:type_name -> deltaplane.console.v1.QueueKey
-	37, // 35: deltaplane.console.v1.Moment.time:type_name -> google.protobuf.Timestamp
-	22, // 36: deltaplane.console.v1.Rows.columns:type_name -> deltaplane.console.v1.Column
-	24, // 37: deltaplane.console.v1.Rows.rows:type_name -> deltaplane.console.v1.Row
-	37, // 38: deltaplane.console.v1.Object.seen_at:type_name -> google.protobuf.Timestamp
-	29, // 39: deltaplane.console.v1.Nodes.nodes:type_name -> deltaplane.console.v1.Node
-	2,  // 40: deltaplane.console.v1.Nodes.silent:type_name -> deltaplane.console.v1.Silent
-	0,  // 41: deltaplane.console.v1.Node.health:type_name -> deltaplane.console.v1.Health
-	38, // 42: deltaplane.console.v1.Node.silence:type_name -> google.protobuf.Duration
-	30, // 43: deltaplane.console.v1.Node.evictions:type_name -> deltaplane.console.v1.Eviction
-	37, // 44: deltaplane.console.v1.Node.created_at:type_name -> google.protobuf.Timestamp
-	37, // 45: deltaplane.console.v1.Eviction.due:type_name -> google.protobuf.Timestamp
-	33, // 46: deltaplane.console.v1.Traces.traces:type_name -> deltaplane.console.v1.TraceSummary
-	37, // 47: deltaplane.console.v1.TraceSummary.begin:type_name -> google.protobuf.Timestamp
-	38, // 48: deltaplane.console.v1.TraceSummary.duration:type_name -> google.protobuf.Duration
-	33, // 49: deltaplane.console.v1.Trace.summary:type_name -> deltaplane.console.v1.TraceSummary
-	36, // 50: deltaplane.console.v1.Trace.spans:type_name -> deltaplane.console.v1.Span
-	37, // 51: deltaplane.console.v1.Span.begin:type_name -> google.protobuf.Timestamp
-	38, // 52: deltaplane.console.v1.Span.duration:type_name -> google.protobuf.Duration
-	17, // 53: deltaplane.console.v1.Span.attributes:type_name -> deltaplane.console.v1.Setting
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	39, // 14: deltaplane.console.v1.QueueSummary.oldest_ready:type_name -> google.protobuf.Duration
+	38, // 15: deltaplane.console.v1.QueueSummary.held_until:type_name -> google.protobuf.Timestamp
+	13, // 16: deltaplane.console.v1.QueueSummary.workers:type_name -> deltaplane.console.v1.Workers
+	12, // 17: deltaplane.console.v1.QueueSummary.rates:type_name -> deltaplane.console.v1.Rates
+	1,  // 18: deltaplane.console.v1.QueueView.state:type_name -> deltaplane.console.v1.KeyState
+	11, // 19: deltaplane.console.v1.Queue.summary:type_name -> deltaplane.console.v1.QueueSummary
+	16, // 20: deltaplane.console.v1.Queue.keys:type_name -> deltaplane.console.v1.QueueKey
+	17, // 21: deltaplane.console.v1.Queue.latencies:type_name -> deltaplane.console.v1.Latency
+	18, // 22: deltaplane.console.v1.Queue.settings:type_name -> deltaplane.console.v1.Setting
+	38, // 23: deltaplane.console.v1.Queue.store_time:type_name -> google.protobuf.Timestamp
+	1,  // 24: deltaplane.console.v1.QueueKey.state:type_name -> deltaplane.console.v1.KeyState
+	38, // 25: deltaplane.console.v1.QueueKey.deadline:type_name -> google.protobuf.Timestamp
+	38, // 26: deltaplane.console.v1.QueueKey.added_at:type_name -> google.protobuf.Timestamp
+	38, // 27: deltaplane.console.v1.QueueKey.ready_at:type_name -> google.protobuf.Timestamp
+	38, // 28: deltaplane.console.v1.QueueKey.delayed_until:type_name -> google.protobuf.Timestamp
+	39, // 29: deltaplane.console.v1.Latency.p50:type_name -> google.protobuf.Duration
+	39, // 30: deltaplane.console.v1.Latency.p99:type_name -> google.protobuf.Duration
+	39, // 31: deltaplane.console.v1.Latency.max:type_name -> google.protobuf.Duration
+	1,  // 32: deltaplane.console.v1.Key.state:type_name -> deltaplane.console.v1.KeyState
+	21, // 33: deltaplane.console.v1.Key.timeline:type_name -> deltaplane.console.v1.Moment
+	2,  // 34: deltaplane.console.v1.Key.silent:type_name -> deltaplane.console.v1.Silent
+	16, // 35: deltaplane.console.v1.Key.item:type_name -> deltaplane.console.v1.QueueKey
+	38, // 36: deltaplane.console.v1.Moment.time:type_name -> google.protobuf.Timestamp
+	23, // 37: deltaplane.console.v1.Rows.columns:type_name -> deltaplane.console.v1.Column
+	25, // 38: deltaplane.console.v1.Rows.rows:type_name -> deltaplane.console.v1.Row
+	38, // 39: deltaplane.console.v1.Object.seen_at:type_name -> google.protobuf.Timestamp
+	30, // 40: deltaplane.console.v1.Nodes.nodes:type_name -> deltaplane.console.v1.Node
+	2,  // 41: deltaplane.console.v1.Nodes.silent:type_name -> deltaplane.console.v1.Silent
+	0,  // 42: deltaplane.console.v1.Node.health:type_name -> deltaplane.console.v1.Health
+	39, // 43: deltaplane.console.v1.Node.silence:type_name -> google.protobuf.Duration
+	31, // 44: deltaplane.console.v1.Node.evictions:type_name -> deltaplane.console.v1.Eviction
+	38, // 45: deltaplane.console.v1.Node.created_at:type_name -> google.protobuf.Timestamp
+	38, // 46: deltaplane.console.v1.Eviction.due:type_name -> google.protobuf.Timestamp
+	34, // 47: deltaplane.console.v1.Traces.traces:type_name -> deltaplane.console.v1.TraceSummary
+	38, // 48: deltaplane.console.v1.TraceSummary.begin:type_name -> google.protobuf.Timestamp
+	39, // 49: deltaplane.console.v1.TraceSummary.duration:type_name -> google.protobuf.Duration
+	34, // 50: deltaplane.console.v1.Trace.summary:type_name -> deltaplane.console.v1.TraceSummary
+	37, // 51: deltaplane.console.v1.Trace.spans:type_name -> deltaplane.console.v1.Span
+	38, // 52: deltaplane.console.v1.Span.begin:type_name -> google.protobuf.Timestamp
+	39, // 53: deltaplane.console.v1.Span.duration:type_name -> google.protobuf.Duration
+	18, // 54: deltaplane.console.v1.Span.attributes:type_name -> deltaplane.console.v1.Setting
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_console_v1_views_proto_init() }
@@ -3540,7 +3611,7 @@ func file_deltaplane_console_v1_views_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_console_v1_views_proto_rawDesc), len(file_deltaplane_console_v1_views_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,12 +25,14 @@ interface Sums {
   workers: number;
   free: number;
   oldest: number | undefined;
+  added: number | undefined;
+  done: number | undefined;
 }
 
 function sum(f: Flow): Sums {
   const s: Sums = {
     mirrors: 0, failing: 0, warning: 0, rate: f.totals?.publishedRate ?? 0, pending: 0, lag: undefined, served: 0, unserved: 0, behind: 0,
-    watchers: 0, workers: 0, free: 0, oldest: undefined,
+    watchers: 0, workers: 0, free: 0, oldest: undefined, added: undefined, done: undefined,
   };
   for (const { mirror, served } of f.collections) {
     if (mirror) {
@@ -51,6 +53,10 @@ function sum(f: Flow): Sums {
     s.workers += Number(q.workers?.connected ?? 0n);
     s.free += Number(q.workers?.free ?? 0n);
     s.oldest = most(s.oldest, seconds(q.oldestReady));
+    if (q.rates) {
+      s.added = (s.added ?? 0) + q.rates.adds;
+      s.done = (s.done ?? 0) + q.rates.settlements;
+    }
   }
   return s;
 }
@@ -114,12 +120,12 @@ function Stages({ flow }: { flow: Flow }): VNode {
         name="Queues" href={to(["queues"])} series={history.of("ready")} figure={short(Number(t?.ready ?? 0n))} unit="ready" moving={held > 0}
         tone={silent("queue") ? "failing" : dead || paused ? "warning" : "well"}
         word={silent("queue") ? "silent" : dead ? `${short(dead)} dead` : paused ? `${paused} paused` : "well"}
-        notes={[["Delayed", short(Number(t?.delayed ?? 0n))], ["Oldest", s.oldest === undefined ? "none" : span(s.oldest)]]}
+        notes={[["Added", rate(s.added)], ["Delayed", short(Number(t?.delayed ?? 0n))], ["Oldest", s.oldest === undefined ? "none" : span(s.oldest)]]}
       />
       <Stage
         name="Controllers" href={to(["queues"])} series={history.of("held")} figure={short(held)} unit="keys held" moving={held > 0}
         tone={silent("queue") ? "quiet" : idle ? "failing" : "well"} word={silent("queue") ? "unknown" : idle ? "no worker" : "well"}
-        notes={[["Workers", count(s.workers)], ["Free", count(s.free)]]}
+        notes={[["Done", rate(s.done)], ["Workers", count(s.workers)], ["Free", count(s.free)]]}
       />
     </ol>
   );

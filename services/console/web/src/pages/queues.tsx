@@ -3,9 +3,9 @@ import { useMemo } from "preact/hooks";
 import { Badge, Fault, Head, toneOf, Waiting } from "../ui/bits";
 import { VirtualList, type Column } from "../ui/virtual";
 import { seconds, useTitle, useView } from "../view";
-import { count, plural, span } from "../format";
+import { count, plural, rate, span } from "../format";
 import { go, place, refine, toQueue } from "../route";
-import type { QueueSummary } from "../../gen/deltaplane/console/v1/views_pb";
+import type { QueueSummary, Rates } from "../../gen/deltaplane/console/v1/views_pb";
 
 /** How a queue is, in few words. */
 export function stateOf(q: QueueSummary): string {
@@ -22,6 +22,10 @@ const number = (name: string, of: (q: QueueSummary) => bigint, rank: 1 | 2 | 3, 
   name, width: "minmax(7ch, 1fr)", right: true, rank, cell: (q) => <span class={bad && of(q) > 0n ? "bad" : of(q) === 0n ? "zero" : ""}>{count(of(q))}</span>,
 });
 
+const perSecond = (name: string, of: (r: Rates) => number): Column<QueueSummary> => ({
+  name, width: "minmax(7ch, 1fr)", right: true, rank: 2, cell: (q) => <span class={q.rates && of(q.rates) === 0 ? "zero" : ""}>{rate(q.rates && of(q.rates))}</span>,
+});
+
 const columns: Column<QueueSummary>[] = [
   { name: "Queue", width: "minmax(10ch, 3fr)", cell: (q) => <a href={toQueue(q.queue)} tabIndex={-1}>{q.queue}</a> },
   { name: "State", width: "minmax(9ch, 1.2fr)", rank: 2, cell: (q) => <Badge tone={toneOf(q.health)}>{stateOf(q)}</Badge> },
@@ -29,8 +33,9 @@ const columns: Column<QueueSummary>[] = [
   number("Delayed", (q) => q.delayed, 2),
   number("Leased", (q) => q.processing, 2),
   number("Dead", (q) => q.dead, 1, true),
+  perSecond("Added", (r) => r.adds),
+  perSecond("Done", (r) => r.settlements),
   { name: "Oldest", width: "minmax(8ch, 1fr)", right: true, rank: 3, cell: (q) => (q.oldestReady ? span(seconds(q.oldestReady)) : "–") },
-  { name: "Workers", width: "minmax(8ch, 1fr)", right: true, rank: 3, cell: (q) => (q.workers ? count(q.workers.connected) : "–") },
 ];
 
 export function QueuesPage(): VNode {

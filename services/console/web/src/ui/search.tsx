@@ -103,6 +103,7 @@ export function Search(): VNode {
           ))}
         </ul>
         {note && <p class="quiet" role="status">{note}</p>}
+        {answer?.is?.more && answer.to === wanted && <p class="quiet">More than these {found.length} were found. Write more of the name.</p>}
         {answer?.is?.silent.map((s) => <p key={s.part} class="quiet">Not searched: {s.part}, {s.why}.</p>)}
       </div>
     </div>
