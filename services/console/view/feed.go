@@ -16,16 +16,20 @@ import (
 // question is what of a collection is watched.
 type question struct{ collection, namespace, labels, index, value, cel string }
 
-// againAfter is how long a watch that was refused is not tried again.
-const againAfter = 2 * time.Second
+const (
+	// againAfter is how long a watch that was refused is not tried again.
+	againAfter = 2 * time.Second
+	// fullFor is how long a collection that did not fit is not read again.
+	fullFor = 30 * time.Second
+)
 
 // feed keeps the keys of a collection that a question chooses, by one watch. Their objects are
 // fetched for those rows alone that somebody looks at.
 type feed struct {
+	again
 	h      *Hub
 	q      question
 	filter *filter
-	sooner chan struct{}
 
 	mu       sync.Mutex
 	keys     map[string]uint64 // guarded by mu: the change that a key had last
@@ -45,14 +49,7 @@ type feed struct {
 }
 
 func newFeed(h *Hub, q question, f *filter) *feed {
-	return &feed{h: h, q: q, filter: f, sooner: make(chan struct{}, 1), keys: map[string]uint64{}, failed: map[string]bool{}, readers: map[chan struct{}]struct{}{}}
-}
-
-func (f *feed) soon() {
-	select {
-	case f.sooner <- struct{}{}:
-	default:
-	}
+	return &feed{h: h, q: q, filter: f, again: newAgain(), keys: map[string]uint64{}, failed: map[string]bool{}, readers: map[chan struct{}]struct{}{}}
 }
 
 func (f *feed) run(ctx context.Context) {
@@ -69,21 +66,23 @@ func (f *feed) run(ctx context.Context) {
 	if f.filter != nil {
 		o.View = client.ViewFull
 	}
+	defer f.drop()
 	for ctx.Err() == nil {
+		wait := againAfter
 		f.begin()
 		for e, err := range f.h.index.Watch(ctx, f.q.collection, o) {
 			if err != nil {
 				f.fail(err)
 				break
 			}
-			f.take(&e)
+			if !f.take(&e) {
+				f.drop()
+				f.fail(errTooManyKeys)
+				wait = fullFor
+				break
+			}
 		}
-		wait, cancel := context.WithTimeout(ctx, againAfter)
-		select {
-		case <-wait.Done():
-		case <-f.sooner:
-		}
-		cancel()
+		f.pause(ctx, wait)
 	}
 }
 
@@ -91,7 +90,23 @@ func (f *feed) run(ctx context.Context) {
 func (f *feed) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.expect()
+}
+
+// expect expects a whole state in place of what came of one. f.mu is locked.
+func (f *feed) expect() {
+	f.h.keys.free(len(f.coming) + len(f.failed))
 	f.coming, f.failed = map[string]uint64{}, map[string]bool{}
+}
+
+// drop gives up all keys.
+func (f *feed) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.expect()
+	f.h.keys.free(len(f.keys))
+	f.change++
+	f.keys, f.sorted, f.came, f.went, f.set, f.synced = map[string]uint64{}, nil, nil, false, f.change, false
 }
 
 func (f *feed) fail(err error) {
@@ -118,8 +133,8 @@ func (f *feed) wake() {
 	}
 }
 
-// take takes in what the watch says.
-func (f *feed) take(e *client.Event) {
+// take takes in what the watch says. It reports whether the keys fit.
+func (f *feed) take(e *client.Event) (fits bool) {
 	var chosen, fails bool
 	if e.Type == client.EventAdded || e.Type == client.EventUpdated {
 		chosen = true
@@ -139,11 +154,12 @@ func (f *feed) take(e *client.Event) {
 	}
 	switch e.Type {
 	case client.EventGap:
-		f.coming, f.failed = map[string]uint64{}, map[string]bool{}
-		return
+		f.expect()
+		return true
 	case client.EventInitialEnd:
 		if f.coming != nil {
 			f.change++
+			f.h.keys.free(len(f.keys))
 			f.keys, f.coming, f.set = f.coming, nil, f.change
 			f.sorted, f.came, f.went = slices.Sorted(maps.Keys(f.keys)), nil, false
 		}
@@ -151,19 +167,28 @@ func (f *feed) take(e *client.Event) {
 	case client.EventBookmark:
 	default:
 		f.change++
-		f.put(e.Object.Key, chosen, fails)
+		if !f.put(e.Object.Key, chosen, fails) {
+			return false
+		}
 		if f.coming != nil {
-			return
+			return true
 		}
 	}
 	f.wake()
+	return true
 }
 
-// put takes in a key. f.mu is locked.
-func (f *feed) put(key string, chosen, fails bool) {
-	if fails {
+// put takes in a key. It reports whether that fits. f.mu is locked.
+func (f *feed) put(key string, chosen, fails bool) (fits bool) {
+	switch {
+	case fails == f.failed[key]:
+	case fails:
+		if !f.h.keys.take() {
+			return false
+		}
 		f.failed[key] = true
-	} else {
+	default:
+		f.h.keys.free(1)
 		delete(f.failed, key)
 	}
 	into := f.keys
@@ -173,12 +198,16 @@ func (f *feed) put(key string, chosen, fails bool) {
 	_, known := into[key]
 	switch {
 	case chosen:
+		if !known && !f.h.keys.take() {
+			return false
+		}
 		into[key] = f.change
 	case known:
+		f.h.keys.free(1)
 		delete(into, key)
 	}
 	if known == chosen || f.coming != nil {
-		return
+		return true
 	}
 	f.set = f.change
 	if chosen {
@@ -186,6 +215,7 @@ func (f *feed) put(key string, chosen, fails bool) {
 	} else {
 		f.went = true
 	}
+	return true
 }
 
 // all are the keys in order, and the number of the last change of which there are.

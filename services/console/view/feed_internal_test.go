@@ -14,7 +14,8 @@ import (
 
 func TestTheKeysOfAFeedAreInOrderWhateverCameAndWent(t *testing.T) {
 	t.Parallel()
-	f := newFeed(nil, question{}, nil)
+	h := &Hub{keys: room{most: mostKept}}
+	f := newFeed(h, question{}, nil)
 	f.begin()
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a history that can be repeated
@@ -45,6 +46,44 @@ func TestTheKeysOfAFeedAreInOrderWhateverCameAndWent(t *testing.T) {
 			if got, _ := f.all(); !cmp.Equal(got, slices.Sorted(maps.Keys(want))) {
 				t.Fatalf("seed %d: %v, want %v", seed, got, slices.Sorted(maps.Keys(want)))
 			}
+			if kept := h.keys.kept.Load(); kept != int64(len(f.keys)+len(f.coming)+len(f.failed)) {
+				t.Fatalf("seed %d: room is taken for %d keys, there are %d, %d that come and %d that fail", seed, kept, len(f.keys), len(f.coming), len(f.failed))
+			}
 		}
+	}
+	if f.drop(); h.keys.kept.Load() != 0 {
+		t.Errorf("room is taken for %d keys of a feed that was dropped", h.keys.kept.Load())
+	}
+}
+
+func TestTheKeysOfAllFeedsOfACallerAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	h := &Hub{keys: room{most: 4}}
+	number, err := compile("object.n > 0") // fails on an object without n
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := newFeed(h, question{}, nil), newFeed(h, question{}, number)
+	put := func(f *feed, key string, object string) bool {
+		return f.take(&client.Event{Type: client.EventAdded, Object: client.Object{Key: key, Payload: []byte(object)}})
+	}
+	for _, key := range []string{"a", "b", "a"} {
+		if !put(first, key, "{}") {
+			t.Fatalf("%s does not fit", key)
+		}
+	}
+	if !put(second, "a", `{"n":1}`) || !put(second, "b", `{}`) {
+		t.Fatal("what fits is refused")
+	}
+	if put(second, "c", `{"n":1}`) || put(second, "c", `{}`) || put(first, "c", "{}") {
+		t.Error("a key too many fits")
+	}
+	first.take(&client.Event{Type: client.EventDeleted, Object: client.Object{Key: "a"}})
+	if !put(second, "c", `{"n":1}`) {
+		t.Error("a key does not fit where another went")
+	}
+	first.drop()
+	if second.drop(); h.keys.kept.Load() != 0 {
+		t.Errorf("room is taken for %d keys where there are none", h.keys.kept.Load())
 	}
 }

@@ -43,6 +43,8 @@ type Hub struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
+	keys room // for keys of collections
+
 	reflections *memo[*reflectorv1.ListReflectionsResponse]
 	collections *memo[*indexv1.ListCollectionsResponse]
 	statuses    *memo[*queuev1.ListQueuesResponse]
@@ -59,7 +61,7 @@ func NewHub(ctx context.Context, parts explain.Parts, traces Traces, log *slog.L
 	h := &Hub{
 		parts: parts, index: client.NewIndex(parts.Index.Conn), indexes: indexv1.NewIndexServiceClient(parts.Index.Conn),
 		queues: queuev1.NewQueueAdminServiceClient(parts.Queue.Conn), reflector: reflectorv1.NewReflectorServiceClient(parts.Reflector.Conn),
-		traces: traces, log: log, shared: map[string]*shared{}, did: activity{meters: meter.Set{}},
+		traces: traces, log: log, shared: map[string]*shared{}, keys: room{most: mostKept}, did: activity{meters: meter.Set{}},
 		reflections: newMemo[*reflectorv1.ListReflectionsResponse](), collections: newMemo[*indexv1.ListCollectionsResponse](), statuses: newMemo[*queuev1.ListQueuesResponse](),
 	}
 	h.life, h.stop = context.WithCancel(context.WithoutCancel(ctx))
