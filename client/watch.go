@@ -118,6 +118,9 @@ type Event struct {
 	// not know it: with Coalesced, behind a version that could not be read, and of servers
 	// that do not send it.
 	Previous *Object
+	// Trace is the W3C traceparent of what the change came of, where that trace is recorded; else
+	// empty. It is one for [AddItem].Trace. A state and what is Coalesced have none.
+	Trace string
 	// Reason is that of EventGap.
 	Reason string
 	// Differences is set with EventGap when the state that follows is the difference

@@ -93,7 +93,7 @@ func TestAWatchTellsReasonsRevisionsAndPlacesToResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		batch := &indexv1.Events{Coalesced: true, Events: []*indexv1.Event{
-			{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Object: &indexv1.Object{Key: "a"}, Position: at(4)},
+			{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Object: &indexv1.Object{Key: "a"}, Position: at(4), Traceparent: "00-trace"},
 			{Type: deltav1.DeltaType_DELTA_TYPE_DELETED, Object: &indexv1.Object{Key: "b"}, Position: at(6), DeleteReason: deltav1.DeleteReason_DELETE_REASON_INFERRED},
 			{Type: deltav1.DeltaType_DELTA_TYPE_DELETED, Object: &indexv1.Object{Key: "c"}, Position: at(6), DeleteReason: deltav1.DeleteReason_DELETE_REASON_FILTERED},
 		}}
@@ -101,7 +101,7 @@ func TestAWatchTellsReasonsRevisionsAndPlacesToResume(t *testing.T) {
 			says(errGone, &indexv1.WatchResponse{Kind: &indexv1.WatchResponse_Events{Events: batch}, Position: at(7), Revision: revision("70")}))
 		pos := func(n uint64) client.Position { return client.Position{Epoch: 1, Sequence: n, Term: 4} }
 		want := []client.Event{
-			{Type: client.EventUpdated, Object: client.Object{Key: "a"}, Position: pos(4), Coalesced: true},
+			{Type: client.EventUpdated, Object: client.Object{Key: "a"}, Position: pos(4), Coalesced: true, Trace: "00-trace"},
 			// The next is of the same record: resuming behind it would lose that.
 			{Type: client.EventDeleted, Object: client.Object{Key: "b"}, Position: pos(5), Coalesced: true, DeleteReason: client.DeleteInferred, FinalStateUnknown: true},
 			{

@@ -221,7 +221,7 @@ func (w *watch) events(batch *indexv1.Events, end Position, at Bounds) bool {
 		event := Event{
 			Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition()),
 			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(), Upper: at.Upper,
-			FinalStateUnknown: finalUnknown(e),
+			FinalStateUnknown: finalUnknown(e), Trace: e.GetTraceparent(),
 		}
 		event.Object.Quarantined = e.GetQuarantined()
 		if e.GetPrevious() != nil {

@@ -19,23 +19,32 @@ const (
 // is shared by all watchers and must not be changed.
 type Change struct {
 	// N numbers the changes of one store from 1, without gaps.
-	N    uint64
-	Type ChangeType
-	Key  string
+	N      uint64
+	Type   ChangeType
+	Reason Reason // of Deleted
+	Key    string
 	// Old is nil for Added, New is nil for Deleted.
 	Old, New *Object
 	// Final, of Deleted, is the object as it was deleted, nil when that is not known.
 	Final *Object
-	// Reason, RV, Epoch and Sequence of a delete come from its tombstone, or
+	// RV, Epoch and Sequence of a delete, as its Reason, come from its tombstone, or
 	// from what caused it; for the other types they are those of New.
-	Reason          Reason
 	RV              string
 	Epoch, Sequence uint64
 	// Run grows whenever sequences may start over: those of two changes can be
 	// compared only when they are of the same run.
 	Run uint64
 
-	through uint64 // the largest sequence of its run so far
+	through uint64  // the largest sequence of its run so far
+	trace   *string // nil for nearly all
+}
+
+// Trace is that of the op which made the change, or empty.
+func (c *Change) Trace() string {
+	if c.trace == nil {
+		return ""
+	}
+	return *c.trace
 }
 
 // OverrunError says that changes were dropped from the ring before the reader
@@ -163,7 +172,7 @@ func (r *ring) drop() {
 
 // held is what the change keeps alive that the store itself would not.
 func (c *Change) held() int {
-	n := 0
+	n := len(c.Trace())
 	for _, o := range [...]*Object{c.Old, c.Final} {
 		if o != nil {
 			n += o.StoredSize()

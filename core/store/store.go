@@ -69,7 +69,7 @@ func (s *Store) Resume(snap *Snapshot, sequence uint64) (uint64, bool) {
 	return s.ring.after(snap.last, sequence)
 }
 
-// Op is one record to apply: exactly one of the fields is set, and Final at most
+// Op is one record to apply: exactly one of Put, Delete, Doubt and Swap is set, and Final at most
 // beside Delete.
 type Op struct {
 	Put    *Object
@@ -79,6 +79,8 @@ type Op struct {
 	Final *Object
 	Doubt *Doubt
 	Swap  *Swap
+	// Trace is the W3C traceparent of what the record came of, or empty. Changes have it.
+	Trace string
 }
 
 // Swap replaces the stored form of a version. When the key does not hold Old any
@@ -151,6 +153,10 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 		s.ring.cut()
 	}
 	for _, op := range b.Ops {
+		if w.trace = nil; op.Trace != "" {
+			trace := op.Trace // a pointer into op would move every op to the heap
+			w.trace = &trace
+		}
 		switch {
 		case op.Put != nil:
 			w.put(op.Put)
@@ -162,6 +168,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 			w.swap(op.Swap)
 		}
 	}
+	w.trace = nil
 	if b.Sweep {
 		w.sweep(now)
 	}
@@ -200,6 +207,7 @@ type write struct {
 	keys    editor[key]
 	objects editor[Object]
 	result  Result
+	trace   *string // of the op
 }
 
 func (s *Store) begin() *write {

@@ -217,5 +217,6 @@ func (w *write) note(c Change) {
 	default:
 		c.Key = c.Old.Key()
 	}
+	c.trace = w.trace
 	w.s.ring.add(&c)
 }

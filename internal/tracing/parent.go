@@ -40,6 +40,19 @@ func With(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: parent})
 }
 
+// Recorded is a W3C traceparent in the form that [Parent] gives it, if its trace is recorded; else
+// empty. It keeps nothing of the text.
+func Recorded(parent string) string {
+	if !Sampled(parent) {
+		return ""
+	}
+	c := Parse(parent)
+	if !c.IsSampled() {
+		return ""
+	}
+	return Parent(trace.ContextWithSpanContext(nothing, c))
+}
+
 // Parent is the W3C traceparent of the span in ctx; empty without one.
 func Parent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsValid() {

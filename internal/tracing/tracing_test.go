@@ -212,6 +212,9 @@ func FuzzParent(f *testing.F) {
 		if want.IsValid() && !want.IsSampled() && tracing.Sampled(text) {
 			t.Errorf("%q is taken for sampled", text)
 		}
+		if got := tracing.Recorded(text); (got != "") != want.IsSampled() || got != "" && (len(got) != 55 || tracing.Parse(got).SpanID() != want.SpanID()) {
+			t.Errorf("%q is recorded as %q", text, got)
+		}
 		parent, others := tracing.Split([]string{text})
 		if parent.IsValid() != want.IsSampled() || len(others) > 0 && !want.IsValid() {
 			t.Errorf("%q: parent %v, others %v", text, parent, others)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // apply makes one snapshot of one batch of the log.
@@ -48,6 +49,9 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 		c.known.note(r)
 		c.horizon(&batch, r)
 		if op, ok := c.op(ctx, r, b.faults[i]); ok {
+			if live { // nobody watches before
+				op.Trace = tracing.Recorded(r.Trace)
+			}
 			batch.Ops = append(batch.Ops, op)
 		}
 	}

@@ -114,6 +114,7 @@ func (o *Writer) changes(list []Event) {
 		if e.HasPrevious {
 			o.item(8, &e.Previous)
 		}
+		o.Text(9, e.Trace)
 	}
 }
 

@@ -70,11 +70,12 @@ type Event struct {
 	// Previous is the object before the change, where HasPrevious is set.
 	Previous    Item
 	HasPrevious bool
+	Trace       string // W3C traceparent of what the change came of; of most empty
 }
 
 // Len is the length of the event in a message.
 func (e *Event) Len() int {
-	n := uintLen(uint64(e.Type)) + uintLen(uint64(e.Reason))
+	n := uintLen(uint64(e.Type)) + uintLen(uint64(e.Reason)) + BytesLen(len(e.Trace))
 	inner := e.Item.len()
 	n += 1 + varintLen(uint64(inner)) + inner
 	if !e.Position.IsZero() {

@@ -95,6 +95,13 @@ func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
 			if r.IntN(2) == 0 {
 				e.Position, em.Position = r.position()
 			}
+			if r.IntN(4) == 0 {
+				e.Trace = "00-11111111111111111111111111111111-2222222222222222-01"
+				em.Traceparent = e.Trace
+			}
+			if e.Len() != proto.Size(em) {
+				t.Errorf("len = %d, want %d", e.Len(), proto.Size(em))
+			}
 			list, events.Events = append(list, e), append(events.Events, em)
 		}
 		at, atMsg := r.position()

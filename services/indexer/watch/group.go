@@ -52,20 +52,19 @@ type group struct {
 type cursor struct{ next uint64 }
 
 // event is what a change means to the group; false when nothing.
-func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (message.Event, bool) {
+func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (e message.Event, ok bool) {
 	had := c.Old != nil && g.filter.Match(snap, c.Old)
 	has := c.New != nil && g.filter.Match(snap, c.New)
 	switch {
 	case has && had:
-		e := message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c, c.New)}
+		e = message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c, c.New)}
 		if g.prior {
 			e.Before(items.of(&g.view, c, c.Old))
 		}
-		return e, true
 	case has:
-		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c, c.New)}, true
+		e = message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c, c.New)}
 	case had && c.New != nil:
-		e := deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
+		e = deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
 		if g.filter.Index != "" {
 			_, err := snap.Values(g.filter.Index, c.New)
 			_, e.Unindexed = errors.AsType[*store.FailedError](err)
@@ -73,16 +72,16 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 		if g.prior {
 			e.Before(items.of(&g.view, c, c.Old))
 		}
-		return e, true
 	case had:
-		e := deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason])
+		e = deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason])
 		if c.Final != nil {
 			e.Final(items.of(&g.view, c, c.Final))
 		}
-		return e, true
 	default:
-		return message.Event{}, false
+		return e, false
 	}
+	e.Trace = c.Trace()
+	return e, true
 }
 
 var deleteReasons = map[store.Reason]deltav1.DeleteReason{

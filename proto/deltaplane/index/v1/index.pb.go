@@ -3875,7 +3875,11 @@ type Event struct {
 	// asked for. Of updates, and of deletions with DELETE_REASON_FILTERED. Left out where the server
 	// does not know it: in events of a batch that is `coalesced`, where the previous version could
 	// not be read, and from servers that do not know the request's field.
-	Previous      *Object `protobuf:"bytes,8,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous *Object `protobuf:"bytes,8,opt,name=previous,proto3" json:"previous,omitempty"`
+	// W3C traceparent of what the change came of, where its trace is recorded: a reader that acts
+	// upon the change continues that trace. It is an id, by which nothing of the trace can be read
+	// here. Left out in the initial state and in events of a batch that is `coalesced`.
+	Traceparent   string `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3964,6 +3968,13 @@ func (x *Event) GetPrevious() *Object {
 		return x.Previous
 	}
 	return nil
+}
+
+func (x *Event) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
 }
 
 // InitialStateEnd marks that every object of the initial state has been sent.
@@ -5274,7 +5285,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
 	"KnownEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbe\x03\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.deltaplane.delta.v1.DeltaTypeR\x04type\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x12F\n" +
@@ -5283,7 +5294,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12.\n" +
 	"\x13final_state_unknown\x18\x06 \x01(\bR\x11finalStateUnknown\x12\x1c\n" +
 	"\tunindexed\x18\a \x01(\bR\tunindexed\x127\n" +
-	"\bprevious\x18\b \x01(\v2\x1b.deltaplane.index.v1.ObjectR\bprevious\"\x11\n" +
+	"\bprevious\x18\b \x01(\v2\x1b.deltaplane.index.v1.ObjectR\bprevious\x12 \n" +
+	"\vtraceparent\x18\t \x01(\tR\vtraceparent\"\x11\n" +
 	"\x0fInitialStateEnd\"\n" +
 	"\n" +
 	"\bBookmark\"\x1d\n" +
