@@ -18,7 +18,8 @@ import (
 
 // load is what was made of changes, and what is reached once that is added.
 type load struct {
-	keys map[string]client.Barrier
+	keys   map[string]client.Barrier
+	causes causes // of keys
 	// sweeps are namespaces whose keys are all to be added, "" for every key, and behind what.
 	sweeps map[string]client.Barrier
 	// moved are places; one without a position is lost.
@@ -103,7 +104,7 @@ func (f *follower) prepare(ctx context.Context, from position) error {
 
 // take makes keys of a step.
 func (f *follower) take(ctx context.Context, s step) {
-	t, w := f.t, f.w
+	t, w, began := f.t, f.w, time.Now()
 	t.c.health.set(w.part(), nil)
 	keys, due, unsure := []string(nil), false, false
 	if s.gap != "" {
@@ -129,6 +130,7 @@ func (f *follower) take(ctx context.Context, s step) {
 		for _, key := range keys {
 			behind(l.keys, key, w.collection, s.upper)
 		}
+		f.trace(ctx, &l.causes, s, began, keys)
 		switch {
 		case unsure && !renewed && !w.ownedBy.clusterScoped:
 			behind(l.sweeps, delta.Key(s.change.Object.Key).Namespace(), w.collection, s.upper)
@@ -238,6 +240,8 @@ func (t *term) flush(ctx context.Context) (again string, err error) {
 	if l.empty() {
 		return "", nil
 	}
+	added := false
+	defer func() { l.causes.end(added) }()
 	wait := newWait()
 	for {
 		if again, err = t.add(ctx, &l); err == nil {
@@ -255,7 +259,7 @@ func (t *term) flush(ctx context.Context) (again string, err error) {
 		}
 		attempt.SleepUntil(ctx, wait.Next(), t.c.stopping)
 	}
-	if again != "" {
+	if added = true; again != "" {
 		return again, nil
 	}
 	if wait.Attempts() > 0 {
@@ -280,7 +284,7 @@ func (t *term) add(ctx context.Context, l *load) (again string, err error) {
 	}
 	items := make([]client.AddItem, 0, len(l.keys))
 	for _, key := range slices.Sorted(maps.Keys(l.keys)) {
-		items = append(items, client.AddItem{Key: key, Barrier: l.keys[key]})
+		items = append(items, client.AddItem{Key: key, Barrier: l.keys[key], Trace: l.causes.of[key]})
 	}
 	if len(items) == 0 {
 		return "", nil

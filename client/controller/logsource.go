@@ -69,7 +69,11 @@ func (r *logReading) batch(_ context.Context, b delta.Batch, at deltalog.Positio
 		if rec.Kind != delta.KindDelta || rec.Type == delta.Bookmark {
 			continue
 		}
-		r.take(stepOf(rec))
+		s := stepOf(rec)
+		if r.replay { // a state is read for another reason
+			s.trace = ""
+		}
+		r.take(s)
 		steps++
 	}
 	for _, u := range b.Unreadable {
@@ -93,7 +97,7 @@ func stepOf(r *delta.Record) step {
 	at := client.Revision{Epoch: r.Epoch, RV: r.RV}
 	return step{
 		change: &Change{Object: client.Object{Key: string(r.Key), UID: r.UID, ResourceVersion: r.RV}, Deleted: r.Type == delta.Deleted},
-		at:     at, upper: at, folded: true, owned: &owned{by: r.Owners, unsure: r.Overflow},
+		at:     at, upper: at, folded: true, owned: &owned{by: r.Owners, unsure: r.Overflow}, trace: r.Trace,
 	}
 }
 

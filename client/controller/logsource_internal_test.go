@@ -28,9 +28,11 @@ func TestALogReadingSaysWhatOnlyAWholeStateCanTell(t *testing.T) {
 	if got := next(delta.Batch{Records: []delta.Record{{Kind: delta.KindLiveness, Epoch: 3, Watermark: "6"}}}); len(got) != 0 {
 		t.Errorf("a liveness record makes %+v, want nothing for ten seconds", got)
 	}
-	got := next(delta.Batch{Reset: true, Records: []delta.Record{pod("ns/a")}})
-	if len(got) != 2 || got[0].gap == "" || got[1].change == nil || got[1].position != "" {
-		t.Errorf("a reset makes %+v, want a gap and a change without a position", got)
+	traced := pod("ns/a")
+	traced.Trace = "00-11111111111111111111111111111111-2222222222222222-01"
+	got := next(delta.Batch{Reset: true, Records: []delta.Record{traced}})
+	if len(got) != 2 || got[0].gap == "" || got[1].change == nil || got[1].position != "" || got[1].trace != "" {
+		t.Errorf("a reset makes %+v, want a gap and a change without a position and of no trace", got)
 	}
 	got = next(delta.Batch{Replayed: true})
 	if len(got) != 1 || !got[0].whole || got[0].position == "" || got[0].upper.RV != "7" {

@@ -66,8 +66,9 @@ type Options struct {
 	Live func(ctx context.Context, cluster, path string) ([]byte, error)
 	// Log receives the events, and failures of connections. Default: slog.Default().
 	Log *slog.Logger
-	// Tracer makes spans of reconciles and of their writes by [Controller.Transport], in the trace of
-	// what caused them where that is recorded; see [client.WorkerConfig]. Default: none.
+	// Tracer makes spans of changes that become keys, of reconciles and of their writes by
+	// [Controller.Transport], in the trace of what caused them where that is recorded; see
+	// [client.WorkerConfig]. Default: none.
 	Tracer trace.TracerProvider
 	// Metrics is where the controller's metrics are registered. Default: nowhere.
 	Metrics prometheus.Registerer

@@ -55,6 +55,7 @@ type rig struct {
 	uids    map[string]string // of what lives
 	// owners are those that objects have had, as a reflector writes them.
 	owners map[string][]delta.Owner
+	trace  string // traceparent of the records that put writes
 
 	indexAddr, queueAddr string
 	stopIndex, stopQueue func()
@@ -174,7 +175,7 @@ func (r *rig) put(resource, key, value string, owners ...string) string {
 	}
 	namespace, name := delta.Key(key).Namespace(), delta.Key(key).Name()
 	o := object{Kind: "Thing", Value: value, Metadata: metadata{Namespace: namespace, Name: name, UID: r.uids[id], ResourceVersion: rv}}
-	record := delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: r.uids[id], RV: rv, Watermark: rv, Encoding: delta.EncodingJSON}
+	record := delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: r.uids[id], RV: rv, Watermark: rv, Encoding: delta.EncodingJSON, Trace: r.trace}
 	for _, of := range owners {
 		is := owner{APIVersion: "v1", Kind: "Pod", Name: of, UID: r.uids["pods "+namespace+"/"+of]}
 		o.Metadata.Owners = append(o.Metadata.Owners, is)
@@ -187,6 +188,14 @@ func (r *rig) put(resource, key, value string, owners ...string) string {
 	record.Hash = delta.Hash(record.Payload)
 	r.append(resource, record)
 	return rv
+}
+
+// traced is put of a record that has the context of its event.
+func (r *rig) traced(trace, resource, key, value string, owners ...string) {
+	r.t.Helper()
+	r.trace = trace
+	r.put(resource, key, value, owners...)
+	r.trace = ""
 }
 
 func (r *rig) delete(resource, key string) {

@@ -31,6 +31,8 @@ type step struct {
 	owned *owned
 	// folded: earlier changes of the object are folded into this one.
 	folded bool
+	// trace is the W3C traceparent of what the change came of, where that is recorded.
+	trace string
 	// upper is what a worker has to see so as to see the change.
 	upper client.Revision
 	// position is where to go on behind this step; empty within a state.
@@ -80,7 +82,7 @@ func (s *indexSource) follow(ctx context.Context, w *watched, from position, lea
 			st.whole = true
 		case client.EventAdded, client.EventUpdated, client.EventDeleted:
 			st.change = &Change{Object: e.Object, Previous: e.Previous, Deleted: e.Type == client.EventDeleted}
-			st.added, st.folded = e.Type == client.EventAdded, e.Coalesced
+			st.added, st.folded, st.trace = e.Type == client.EventAdded, e.Coalesced, e.Trace
 			if epoch := e.Position.ObjectEpoch(); epoch != 0 && e.Object.ResourceVersion != "" {
 				st.at = client.Revision{Epoch: epoch, RV: e.Object.ResourceVersion}
 			}

@@ -44,7 +44,7 @@ func TestOneTraceLeadsFromAnEventToTheWritesOfItsReconcile(t *testing.T) {
 		r.settled(l, "begun")
 		events := map[string]bool{}
 		for name, put := range map[string]func(trace string){
-			"of the object": func(trace string) { r.traced(trace, "pods", "ns/a", "2") },
+			"of the object":   func(trace string) { r.traced(trace, "pods", "ns/a", "2") },
 			"of what it owns": func(trace string) { r.traced(trace, "configmaps", "ns/c", "1", "owner") },
 		} {
 			event := tracing.EventOf("dev/pods.v1", name).Context(true)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	batchv1 "k8s.io/api/batch/v1"
 
+	"github.com/deltaplane/deltaplane/client/controller"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/internal/telemetry/recent"
 )
@@ -77,6 +78,56 @@ func (c *collector) names() map[string]int {
 	return names
 }
 
+// paths name every span behind those above it, each with its service.
+func (c *collector) paths() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	type place struct{ name, above string }
+	at := map[string]place{}
+	for service, spans := range c.spans {
+		for _, s := range spans {
+			at[string(s.GetSpanId())] = place{strings.TrimPrefix(service, "deltaplane-") + " " + s.GetName(), string(s.GetParentSpanId())}
+		}
+	}
+	paths := map[string]bool{}
+	for _, p := range at {
+		path := p.name
+		for above := at[p.above]; above.name != ""; above = at[above.above] {
+			path = above.name + " > " + path
+		}
+		paths[path] = true
+	}
+	return paths
+}
+
+// patchJobs runs a controller of the SDK, which follows the index, and patches each Job.
+func patchJobs(t *testing.T, x *Target, collector string) {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "sdk", OTLPEndpoint: collector, LogOutput: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl := controller.New(connect(t, x.Index, x.Dial), connect(t, x.Queue, x.Dial), controller.Options{Name: "patch", Tracer: tel.Tracer, Log: tel.Log}).For("jobs.v1.batch")
+	api := &API{Base: x.API.Base, Client: &http.Client{Transport: ctl.Transport("")(http.DefaultTransport)}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- ctl.Run(ctx, func(ctx context.Context, req controller.Request) (controller.Result, error) {
+			err := api.merge(ctx, jobsPath+"/"+req.Name, map[string]any{"metadata": map[string]any{"annotations": map[string]any{"seen": "yes"}}})
+			if isStatus(err, http.StatusNotFound) {
+				err = nil
+			}
+			return controller.Result{}, err
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, tel.Shutdown(context.WithoutCancel(t.Context()))); err != nil {
+			t.Errorf("the controller of the SDK: %v", err)
+		}
+	})
+}
+
 // The trace rides in the record's headers, then in the queue's item: an Add carries items of many
 // traces, so it is in none.
 func TestOneTraceLeadsFromTheDeltaThroughTheQueueToTheReconcile(t *testing.T) {
@@ -96,6 +147,7 @@ func TestOneTraceLeadsFromTheDeltaThroughTheQueueToTheReconcile(t *testing.T) {
 	u.start(t, "up", append(u.upArgs(), "--otlp-endpoint", "http://"+lis.Addr().String(), "--trace-ratio", "1")...)
 	u.awaitStart(t, "controllers")
 	x := u.target()
+	patchJobs(t, x, "http://"+lis.Addr().String())
 	job := createJob(t, x, jobOf("traced", nil, nil))
 	waitCondition(t, x, job.Name, batchv1.JobComplete, "", time.Minute)
 	eventually(t, time.Minute, "a reconcile in the trace of a publish", func(context.Context) error {
@@ -106,6 +158,13 @@ func TestOneTraceLeadsFromTheDeltaThroughTheQueueToTheReconcile(t *testing.T) {
 			}
 		}
 		return fmt.Errorf("spans seen: %v", c.names())
+	})
+	eventually(t, time.Minute, "the write of a controller of the SDK in the trace of an event", func(context.Context) error {
+		paths := c.paths()
+		if !paths["reflector event > reflector publish > sdk trigger > sdk queue > sdk reconcile > sdk patch jobs.v1.batch"] {
+			return fmt.Errorf("spans seen:\n%s", strings.Join(slices.Sorted(maps.Keys(paths)), "\n"))
+		}
+		return nil
 	})
 }
 
