@@ -83,7 +83,7 @@ func interleaved(ctx context.Context, b *harness.Bench, n, jobs int) (_ harness.
 		rigs = append(rigs, r)
 		sides = append(sides, harness.Side{Name: name, Run: r.turn})
 	}
-	plan := b.Plan(fmt.Sprintf("start %d", n+1), 2, 12, 2*time.Second, 2*time.Second)
+	plan := b.Plan(fmt.Sprintf("start %d", n+1), 2, 20, 2*time.Second, 2*time.Second)
 	plan.Rotate = true
 	return harness.Interleave(ctx, b, plan, sides...)
 }
