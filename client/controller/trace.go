@@ -30,7 +30,7 @@ func (f *follower) trace(ctx context.Context, to *causes, s step, began time.Tim
 		return
 	}
 	if c := f.t.c; c.o.Tracer != nil && len(to.spans) < mostSpans {
-		within, span := c.o.Tracer.Tracer(tracerName).Start(tracing.With(ctx, parent), "trigger", //nolint:spancheck // end ends it
+		within, span := c.o.Tracer.Tracer(tracerName).Start(tracing.With(ctx, parent), "trigger",
 			trace.WithTimestamp(began), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 				tracing.KeyQueue.String(c.queue.Name()), tracing.KeyCollection.String(f.w.collection),
 				tracing.KeyKey.String(s.change.Object.Key), tracing.KeyRV.String(s.change.Object.ResourceVersion)))
