@@ -42,6 +42,9 @@ func IsUnavailable(err error) bool { return is(err, codes.Unavailable) }
 // IsUnimplemented reports that the runtime does not know the call.
 func IsUnimplemented(err error) bool { return is(err, codes.Unimplemented) }
 
+// IsTimeout reports that the call, or the command that it runs, took longer than it may.
+func IsTimeout(err error) bool { return is(err, codes.DeadlineExceeded) }
+
 // IsLost reports that a call may have been carried out although it failed: the answer did not come.
 func IsLost(err error) bool {
 	return is(err, codes.Unavailable) || is(err, codes.DeadlineExceeded) || is(err, codes.Canceled) ||

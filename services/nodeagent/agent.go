@@ -28,6 +28,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/pleg"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podstatus"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podworker"
+	"github.com/deltaplane/deltaplane/services/nodeagent/prober"
 	"github.com/deltaplane/deltaplane/services/nodeagent/volume"
 )
 
@@ -39,6 +40,9 @@ type Deps struct {
 	Index grpc.ClientConnInterface
 	// Runtime is a connection to a CRI server in this process; nil dials [Config.CRI].
 	Runtime grpc.ClientConnInterface
+	// Probe makes the probes of containers; nil goes over the network and into the containers. With
+	// simulated ones, of which none answers, it is [prober.Passes].
+	Probe prober.Func
 	// Telemetry is reported through. Agents that share a process need one each.
 	Telemetry *telemetry.Telemetry
 }
@@ -59,11 +63,13 @@ type Agent struct {
 	statuses *podstatus.Manager
 	objects  *volume.Objects
 	volumes  *volume.Manager
+	prober   *prober.Manager
 	recorder *kube.Recorder
 	health   *health
 	node     nodeView
 	first    sync.Once     // the first look at the runtime, which the first report waits for
 	sweep    chan struct{} // one slot: a container died, look for what may be removed
+	probes   chan struct{} // one slot: there are pods in probed
 
 	mu       sync.Mutex // guards what follows
 	pods     map[types.UID]*corev1.Pod
@@ -72,6 +78,7 @@ type Agent struct {
 	orphans  map[types.UID]container.Pod // of those, what runs, to be ended by the loop
 	starting map[types.UID]time.Time     // when pods that have not run yet were first seen
 	told     map[types.UID]bool          // pods whose ignored fields were reported
+	probed   map[types.UID]bool          // pods to be synced because of their probes
 }
 
 // New builds the agent; it contacts nobody and writes nothing. The error holds
@@ -81,8 +88,8 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{
-		cfg: cfg.withDefaults(), deps: deps, sweep: make(chan struct{}, 1),
-		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, starting: map[types.UID]time.Time{}, told: map[types.UID]bool{},
+		cfg: cfg.withDefaults(), deps: deps, sweep: make(chan struct{}, 1), probes: make(chan struct{}, 1),
+		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, starting: map[types.UID]time.Time{}, told: map[types.UID]bool{}, probed: map[types.UID]bool{},
 	}
 	a.log = deps.Telemetry.Log.With(slog.String(telemetry.KeyNode, a.cfg.Node))
 	reg := deps.Telemetry.Registry
@@ -102,6 +109,9 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	if err := a.buildRuntime(); err != nil {
+		return nil, err
+	}
+	if err := a.buildProber(); err != nil {
 		return nil, err
 	}
 	a.source = newSource(client.NewIndex(deps.Index), deps.Kube, a.cfg.Cluster, a.cfg.Node, a.settled, a.log)

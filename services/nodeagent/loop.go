@@ -46,6 +46,8 @@ func (a *Agent) loop(ctx context.Context) {
 			tick = time.Now().Add(syncEvery)
 			a.syncDue()
 		case <-a.pool.Earlier():
+		case <-a.probes:
+			a.syncProbed()
 		case <-housekeeping.C:
 			a.housekeep()
 		}
@@ -222,10 +224,12 @@ func (a *Agent) housekeep() {
 			a.pool.Update(podworker.Update{Kind: podsync.KindCreate, Pod: pod})
 		}
 	}
-	a.statuses.Retain(func(uid types.UID) bool {
+	keep := func(uid types.UID) bool {
 		_, has := known[uid]
 		return has || wanted[uid] != nil
-	})
+	}
+	a.statuses.Retain(keep)
+	a.prober.Retain(keep)
 	a.killOrphans()
 	took := time.Since(begin)
 	a.metrics.housekeeping.Observe(took.Seconds())

@@ -84,6 +84,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) work(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.pool.Run(ctx) })
+	g.Go(func() error { return a.prober.Run(ctx) })
 	g.Go(func() error { a.source.watch(ctx); return nil })
 	g.Go(func() error { a.source.warnWhenStale(ctx); return nil })
 	g.Go(func() error { a.source.settleDoubts(ctx); return nil })

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/podsync"
+	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
@@ -46,7 +47,10 @@ func (s *syncer) SyncPod(ctx context.Context, _ podsync.Kind, pod *corev1.Pod, s
 		}
 		return false, fmt.Errorf("nodeagent: volumes: %w", err)
 	}
-	result := s.runtime.SyncPod(ctx, pod, withEnded(pod, seen, &status), s.inputs(pod, mounts))
+	s.prober.Add(pod)
+	in := s.inputs(pod, mounts)
+	in.Probes = s.probesOf(pod.UID, &status)
+	result := s.runtime.SyncPod(ctx, pod, withEnded(pod, seen, &status), in)
 	if result.Changed || errors.Is(result.Err, kuberuntime.ErrStale) {
 		s.pleg.RequestRelist(pod.UID)
 	}
@@ -71,12 +75,14 @@ func (e again) Unwrap() error { return e.error }
 // SyncTerminatingPod ends what runs of the pod, and tells how it ended.
 func (s *syncer) SyncTerminatingPod(ctx context.Context, pod *corev1.Pod, seen *container.PodStatus, grace *int64, change podworker.StatusFunc) error {
 	s.tell(pod, seen, telling{change: change})
+	s.prober.Terminating(pod.UID)
 	if err := s.runtime.KillPod(ctx, pod, podOf(seen), grace); err != nil {
 		if ctx.Err() == nil {
 			s.warn(pod, reasonFailedKill, err.Error())
 		}
 		return fmt.Errorf("nodeagent: kill: %w", err)
 	}
+	s.prober.Remove(pod.UID)
 	// The exit codes are told from a look of its own: a dead container may be
 	// collected before the next list shows it.
 	ended, err := s.runtime.PodStatus(ctx, pod.UID, pod.Namespace, pod.Name)
@@ -102,6 +108,7 @@ func (s *syncer) SyncTerminatingRuntimePod(ctx context.Context, running containe
 // SyncTerminatedPod frees what the pod had besides containers. After it the
 // pod's last status may be written, and a pod that is being deleted removed.
 func (s *syncer) SyncTerminatedPod(_ context.Context, pod *corev1.Pod, seen *container.PodStatus) error {
+	s.prober.Remove(pod.UID)
 	s.tell(pod, seen, telling{terminal: true})
 	if err := s.volumes.Teardown(pod.UID); err != nil {
 		return fmt.Errorf("nodeagent: volumes: %w", err)
@@ -123,6 +130,7 @@ func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) core
 	in := podstatus.Input{
 		Pod: pod, Runtime: seen, HostIPs: a.node.hostIPs(), Failed: t.failed, Terminal: t.terminal, Now: time.Now(),
 		RuntimeName: a.health.runtimeName(), Waiting: map[string]podstatus.Reason{},
+		Probed: func(id string, kind probe.Kind) probe.Result { return a.prober.Result(pod.UID, id, kind) },
 	}
 	if last, ok := a.statuses.Get(pod.UID); ok {
 		in.Last = &last
@@ -135,6 +143,7 @@ func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) core
 		t.change(&status)
 	}
 	a.statuses.Set(pod, status)
+	a.prober.Wake(pod.UID)
 	return status
 }
 

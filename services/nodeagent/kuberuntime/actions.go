@@ -3,9 +3,11 @@ package kuberuntime
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
 )
@@ -25,12 +27,16 @@ type Actions struct {
 	StartInit, Start []int
 }
 
-// Kill is a container to stop, and why.
-type Kill struct{ ID, Name, Message string }
+// Kill is a container to stop, and why. Probe is the kind that it failed; zero for none.
+type Kill struct {
+	ID, Name, Message string
+	Probe             probe.Kind
+}
 
-// Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was.
-// It is the kubelet's computePodActions without probes, resizing and ephemeral containers, and
-// reads neither clock nor runtime. Back-off is not its matter. It differs from it so:
+// Decide says what a pod needs, given what was observed of it and what its probes found; nil is a
+// pod of which nothing was. It is the kubelet's computePodActions without resizing and ephemeral
+// containers, and reads neither clock nor runtime. Back-off is not its matter. It differs from it
+// so:
 //   - Of two instances of a container that run, the older is stopped.
 //   - With restartPolicy Never a container of unknown state is stopped and not started again,
 //     because it may have run.
@@ -39,11 +45,11 @@ type Kill struct{ ID, Name, Message string }
 //   - An init container counts as done only in the current sandbox, so nothing has to be removed
 //     for it to run in a new one.
 //   - A sandbox without an address is kept.
-func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
+func Decide(pod *corev1.Pod, status *container.PodStatus, probes Probes) Actions {
 	if status == nil {
 		status = &container.PodStatus{}
 	}
-	a := decide(pod, status)
+	a := decide(pod, status, probes)
 	if pod.DeletionTimestamp != nil {
 		a.CreateSandbox, a.StartInit, a.Start = false, nil, nil
 	}
@@ -54,13 +60,13 @@ func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 	for i := range status.Containers {
 		c := &status.Containers[i]
 		if alive := c.State == container.Running || c.State == container.Unknown; alive && status.Latest(c.Name) != c {
-			a.Kill = append(a.Kill, Kill{c.ID, c.Name, fmt.Sprintf("Container %s has a newer instance", c.Name)})
+			a.Kill = append(a.Kill, Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container %s has a newer instance", c.Name)})
 		}
 	}
 	return a
 }
 
-func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
+func decide(pod *corev1.Pod, status *container.PodStatus, probes Probes) Actions {
 	var a Actions
 	a.CreateSandbox, a.Attempt, a.SandboxID = sandboxChanged(pod, status)
 	a.KillPod = a.CreateSandbox
@@ -68,7 +74,7 @@ func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 		a.renew(pod, status)
 		return a
 	}
-	initialized := a.initContainers(pod, status)
+	initialized := a.initContainers(pod, status, probes)
 	if a.KillPod || !initialized {
 		return a
 	}
@@ -78,20 +84,28 @@ func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 		s := status.Latest(c.Name)
 		if s == nil || s.State != container.Running {
 			if s != nil && s.State == container.Unknown {
-				a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Container is in \"unknown\" state, try killing it"})
+				a.Kill = append(a.Kill, Kill{ID: s.ID, Name: s.Name, Message: "Container is in \"unknown\" state, try killing it"})
 			}
 			if shouldStart(pod, c, s) {
 				a.Start = append(a.Start, i)
 			}
 			continue
 		}
+		kill := Kill{ID: s.ID, Name: s.Name, Message: fmt.Sprintf("Container %s definition changed", c.Name)}
+		restart := true // whatever the restart policy: it did not end, its definition did
 		if !changed(c, s) {
-			kept++
-			continue
+			if kill.Probe = probes[s.ID].Failed; kill.Probe == 0 {
+				kept++
+				continue
+			}
+			kill.Message = fmt.Sprintf("Container %s failed %s probe", c.Name, strings.ToLower(kill.Probe.String()))
+			restart = podspec.RestartPolicy(pod, c) != corev1.RestartPolicyNever
 		}
-		// Whatever the restart policy: it did not end, its definition did.
-		a.Start = append(a.Start, i)
-		a.Kill = append(a.Kill, Kill{s.ID, s.Name, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
+		if restart {
+			kill.Message += ", will be restarted"
+			a.Start = append(a.Start, i)
+		}
+		a.Kill = append(a.Kill, kill)
 	}
 	if kept == 0 && len(a.Start) == 0 {
 		a.KillPod, a.StartInit = true, nil // sidecars alone keep no pod alive
@@ -149,7 +163,7 @@ func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
 // initContainers fills in which init containers to start, and says whether the containers proper
 // may be. It goes from the last to the first, because those that ended may have been removed while
 // a later one was not.
-func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (initialized bool) {
+func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus, probes Probes) (initialized bool) {
 	inits := pod.Spec.InitContainers
 	if len(inits) == 0 {
 		return true
@@ -192,9 +206,17 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 		case s.State == container.Created:
 			a.StartInit = append(a.StartInit, i)
 		case s.State == container.Running && sidecar:
-			done()
-			if changed(c, s) {
-				a.Kill = append(a.Kill, Kill{s.ID, s.Name, fmt.Sprintf("Init container %s definition changed", c.Name)})
+			found := probes[s.ID]
+			if c.StartupProbe == nil || found.Started {
+				done() // its liveness holds up nobody
+			}
+			switch {
+			case changed(c, s):
+				a.Kill = append(a.Kill, Kill{ID: s.ID, Name: s.Name, Message: fmt.Sprintf("Init container %s definition changed", c.Name)})
+				a.StartInit = append(a.StartInit, i)
+			case found.Failed != 0:
+				message := fmt.Sprintf("Init container %s failed %s probe", c.Name, strings.ToLower(found.Failed.String()))
+				a.Kill = append(a.Kill, Kill{ID: s.ID, Name: s.Name, Message: message, Probe: found.Failed})
 				a.StartInit = append(a.StartInit, i)
 			}
 		case s.State == container.Running:
@@ -208,7 +230,7 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 		case s.State == container.Exited:
 			a.StartInit = append(a.StartInit, i)
 		default:
-			a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Init container is in \"unknown\" state, try killing it before restart"})
+			a.Kill = append(a.Kill, Kill{ID: s.ID, Name: s.Name, Message: "Init container is in \"unknown\" state, try killing it before restart"})
 			a.StartInit = append(a.StartInit, i)
 		}
 		before = true

@@ -26,6 +26,7 @@ type decision struct {
 	observed string
 	want     string
 	pod      func(*corev1.Pod)
+	probes   map[string]kuberuntime.Verdict // by the containers' names
 }
 
 const (
@@ -148,7 +149,11 @@ func check(t *testing.T, rows []decision) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			pod, status := row.build(t)
-			if got := written(kuberuntime.Decide(pod, status)); got != row.want {
+			probes := kuberuntime.Probes{}
+			for name, v := range row.probes {
+				probes[status.Latest(name).ID] = v
+			}
+			if got := written(kuberuntime.Decide(pod, status, probes)); got != row.want {
 				t.Errorf("%q, want %q", got, row.want)
 			}
 		})

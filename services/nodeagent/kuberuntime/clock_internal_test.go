@@ -25,7 +25,7 @@ func TestAClockThatWasSetBackMakesNoInstanceOlder(t *testing.T) {
 			ID: "c1", Name: "c", SandboxID: "s1", State: container.Running, Attempt: 1, Hash: hash, CreatedAt: begin.Add(-time.Hour),
 		}},
 	})
-	if a := Decide(pod, s); a.KillPod || a.CreateSandbox || len(a.Kill)+len(a.Start) > 0 {
+	if a := Decide(pod, s, nil); a.KillPod || a.CreateSandbox || len(a.Kill)+len(a.Start) > 0 {
 		t.Errorf("a pod that runs is to be changed: %+v", a)
 	}
 	if got := s.Latest("c"); got.ID != "c1" || len(s.IPs) != 1 {

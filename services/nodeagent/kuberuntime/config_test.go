@@ -296,8 +296,8 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 	}
 	pod = newPod("p", always, "a")
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "x"}}
-	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{}
-	if got := kuberuntime.Ignored(pod); len(got) != 2 || !strings.Contains(got[1], "spec.containers[0].readinessProbe: probes are not run") {
+	pod.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	if got := kuberuntime.Ignored(pod); len(got) != 2 || !strings.Contains(got[1], "spec.containers[0].resizePolicy: ") {
 		t.Errorf("ignored: %q", got)
 	}
 }

@@ -44,17 +44,29 @@ func (m *Manager) preStop(ctx context.Context, pod *corev1.Pod, s stopping, grac
 	}
 }
 
+// Exec runs a command in a container and returns its exit code and what it printed. An error says
+// that it could not be run; one that took longer than timeout is [context.DeadlineExceeded].
+func (m *Manager) Exec(ctx context.Context, id string, command []string, timeout time.Duration) (code int32, output []byte, err error) {
+	r, err := m.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: max(int64(timeout/time.Second), 1)})
+	switch {
+	case cri.IsTimeout(err):
+		return 0, nil, fmt.Errorf("exec %q: %w: %s", command, context.DeadlineExceeded, cri.Message(err))
+	case err != nil:
+		return 0, nil, fmt.Errorf("exec %q: %s", command, cri.Message(err))
+	}
+	return r.GetExitCode(), append(r.GetStderr(), r.GetStdout()...), nil
+}
+
 // runHook runs a command in a container, or waits. Other kinds are refused by [Unsupported].
 func (m *Manager) runHook(ctx context.Context, h *corev1.LifecycleHandler, id string, limit time.Duration) error {
 	switch {
 	case h.Exec != nil:
-		r, err := m.rt.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: h.Exec.Command, Timeout: max(int64(limit/time.Second), 1)})
+		code, out, err := m.Exec(ctx, id, h.Exec.Command, limit)
 		if err != nil {
-			return fmt.Errorf("exec %q: %s", h.Exec.Command, cri.Message(err))
+			return err
 		}
-		if r.GetExitCode() != 0 {
-			out := bytes.TrimSpace(append(r.GetStderr(), r.GetStdout()...))
-			return fmt.Errorf("exec %q: exit code %d, %.512q", h.Exec.Command, r.GetExitCode(), out)
+		if code != 0 {
+			return fmt.Errorf("exec %q: exit code %d, %.512q", h.Exec.Command, code, bytes.TrimSpace(out))
 		}
 		return nil
 	case h.Sleep != nil:

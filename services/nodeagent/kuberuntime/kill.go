@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
@@ -22,6 +23,8 @@ type stopping struct {
 	id, name, why string
 	// spec is nil for one that no pod's spec names.
 	spec *corev1.Container
+	// probe is the grace of the probe that it failed, in seconds; nil is none.
+	probe *int64
 	// noted is the grace that was written down with it, in seconds; nil is none.
 	noted *int64
 }
@@ -130,6 +133,8 @@ func (m *Manager) graceOf(pod *corev1.Pod, s stopping, override *int64) int64 {
 		grace = *override
 	case pod != nil && pod.DeletionGracePeriodSeconds != nil:
 		grace = *pod.DeletionGracePeriodSeconds
+	case s.probe != nil:
+		grace = *s.probe
 	case pod != nil && pod.Spec.TerminationGracePeriodSeconds != nil:
 		grace = *pod.Spec.TerminationGracePeriodSeconds
 	case s.noted != nil:
@@ -160,6 +165,22 @@ func (m *Manager) stop(ctx context.Context, pod *corev1.Pod, s stopping, overrid
 		return fmt.Errorf("stop container %q (%s): %w", s.name, s.id, err)
 	}
 	return nil
+}
+
+// probeGrace is the grace of a container that failed a probe, in seconds; nil is the pod's.
+func probeGrace(c *corev1.Container, failed probe.Kind) *int64 {
+	var p *corev1.Probe
+	switch {
+	case c == nil:
+	case failed == probe.Liveness:
+		p = c.LivenessProbe
+	case failed == probe.Startup:
+		p = c.StartupProbe
+	}
+	if p == nil {
+		return nil
+	}
+	return p.TerminationGracePeriodSeconds
 }
 
 func specOf(pod *corev1.Pod, name string) *corev1.Container {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
@@ -79,6 +80,17 @@ type Volumes map[string]string
 // EnvVar is one variable of a container's environment.
 type EnvVar = environ.Var
 
+// Verdict is what probes found of a container that runs.
+type Verdict struct {
+	// Started says that it needs no startup probe any more.
+	Started bool
+	// Failed is the kind of probe that it failed, Liveness or Startup; zero for none.
+	Failed probe.Kind
+}
+
+// Probes are the verdicts by container ID.
+type Probes map[string]Verdict
+
 // Inputs are what a pod's containers need beyond its spec.
 type Inputs struct {
 	Volumes Volumes
@@ -90,6 +102,9 @@ type Inputs struct {
 	// the container wait as CreateContainerConfigError. Nil takes the names and values in the spec,
 	// expanded.
 	Environment func(ctx context.Context, c *corev1.Container, podIPs []string) ([]EnvVar, error)
+	// Probes are what was found of the pod's containers that run. One that is not there failed
+	// nothing, and has started unless it has a startup probe.
+	Probes Probes
 }
 
 // WaitReasons are why containers of a pod did not start at its last sync, by name; the map must not

@@ -23,7 +23,7 @@ func TestASandboxWhoseNetworkIsNotSaidIsNoReasonToKill(t *testing.T) {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: hostNetwork, Containers: []corev1.Container{{Name: "c"}}}}
 		a := Decide(pod, &container.PodStatus{Sandboxes: []container.SandboxStatus{s}, Containers: []container.Status{
 			{Container: container.Container{ID: "c", Name: "c", State: container.Running, SandboxID: "s"}},
-		}})
+		}}, nil)
 		if a.KillPod || a.CreateSandbox {
 			t.Errorf("on the node's network %v: %+v", hostNetwork, a)
 		}

@@ -61,7 +61,7 @@ func (s *syncing) keepReasons() {
 }
 
 func (s *syncing) run(ctx context.Context) error {
-	a := Decide(s.pod, s.status)
+	a := Decide(s.pod, s.status, s.in.Probes)
 	if a.CreateSandbox || len(a.Start)+len(a.StartInit) > 0 {
 		if err := s.fresh(ctx); err != nil {
 			return err
@@ -83,7 +83,7 @@ func (s *syncing) run(ctx context.Context) error {
 	}
 	for _, k := range a.Kill {
 		s.result.Changed = true
-		if err := s.stop(ctx, s.pod, stopping{id: k.ID, name: k.Name, why: k.Message}, nil); err != nil {
+		if err := s.stop(ctx, s.pod, stopping{id: k.ID, name: k.Name, why: k.Message, probe: probeGrace(specOf(s.pod, k.Name), k.Probe)}, nil); err != nil {
 			return &ContainerError{Container: k.Name, Reason: ReasonKillContainerError, Message: cri.Message(err), Err: err}
 		}
 	}

@@ -122,12 +122,6 @@ func Ignored(pod *corev1.Pod) []string {
 		of   []corev1.Container
 	}{{"initContainers", s.InitContainers}, {"containers", s.Containers}} {
 		for i, c := range list.of {
-			for _, p := range []struct {
-				name string
-				is   bool
-			}{{"livenessProbe", c.LivenessProbe != nil}, {"readinessProbe", c.ReadinessProbe != nil}, {"startupProbe", c.StartupProbe != nil}} {
-				note(p.is, "spec.%s[%d].%s: probes are not run, a container is ready while it runs", list.name, i, p.name)
-			}
 			note(len(c.ResizePolicy) > 0 && resized(c.ResizePolicy), "spec.%s[%d].resizePolicy: a change of resources does not restart the container", list.name, i)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
 )
@@ -32,12 +31,7 @@ func (g *generator) conditions(s *corev1.PodStatus) []corev1.PodCondition {
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 	}
 	for _, c := range made {
-		c.ObservedGeneration = g.pod.Generation
-		c.LastTransitionTime = metav1.NewTime(g.Now)
-		if was := condition(g.old, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = was.LastTransitionTime
-		}
-		out = append(out, c)
+		out = append(out, g.timed(c))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package podstatus
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,13 +33,7 @@ func (g *generator) containers(specs []corev1.Container, old []corev1.ContainerS
 			was = &old[j]
 		}
 		s := g.container(&specs[i], was, init)
-		s.Started = new(s.State.Running != nil)
-		switch {
-		case init && !podspec.Sidecar(&specs[i]):
-			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
-		default:
-			s.Ready = s.State.Running != nil // readiness probes are not run
-		}
+		g.probed(&specs[i], &s, was, idOf(s.ContainerID), init)
 		out = append(out, s)
 	}
 	return out
@@ -187,6 +182,12 @@ func (g *generator) id(id string) string {
 		return ""
 	}
 	return cmp.Or(g.RuntimeName, "cri") + "://" + id
+}
+
+// idOf is a container's ID in the runtime.
+func idOf(id string) string {
+	_, after, _ := strings.Cut(id, "://")
+	return after
 }
 
 func (g *generator) state(c *container.Status) corev1.ContainerState {

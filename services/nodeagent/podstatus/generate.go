@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
@@ -26,6 +27,8 @@ type Input struct {
 	RuntimeName string
 	// Waiting says by container why it does not run, for those that should.
 	Waiting map[string]Reason
+	// Probed is what the probes of a container with an ID in the runtime came to; nil is nothing yet.
+	Probed func(id string, kind probe.Kind) probe.Result
 	// HostIPs are the node's addresses, the primary first.
 	HostIPs []string
 	// Failed, when set, ends the pod: it was evicted, refused, or is past its deadline.

@@ -23,6 +23,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/nodeagent"
 	"github.com/deltaplane/deltaplane/services/nodeagent/fleet"
+	"github.com/deltaplane/deltaplane/services/nodeagent/prober"
 )
 
 // simulatedCRI is the --cri of nodes whose containers are simulated in this process.
@@ -241,7 +242,7 @@ func (n *nodeFlags) simulate(ctx context.Context, deps nodeagent.Deps) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, runtime.Close()) }()
-	deps.Runtime = runtime.Conn()
+	deps.Runtime, deps.Probe = runtime.Conn(), prober.Passes
 	configs := map[string]nodeagent.Config{}
 	for i, name := range n.names() {
 		configs[name] = n.of(i, name)
