@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -79,6 +77,7 @@ type Agent struct {
 	starting map[types.UID]time.Time     // when pods that have not run yet were first seen
 	told     map[types.UID]bool          // pods whose ignored fields were reported
 	probed   map[types.UID]bool          // pods to be synced because of their probes
+	linked   map[string][]corev1.Service // the services of namespaces as they were last read
 }
 
 // New builds the agent; it contacts nobody and writes nothing. The error holds
@@ -89,7 +88,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg.withDefaults(), deps: deps, sweep: make(chan struct{}, 1), probes: make(chan struct{}, 1),
-		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, starting: map[types.UID]time.Time{}, told: map[types.UID]bool{}, probed: map[types.UID]bool{},
+		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, starting: map[types.UID]time.Time{}, told: map[types.UID]bool{}, probed: map[types.UID]bool{}, linked: map[string][]corev1.Service{},
 	}
 	a.log = deps.Telemetry.Log.With(slog.String(telemetry.KeyNode, a.cfg.Node))
 	reg := deps.Telemetry.Registry
@@ -141,6 +140,7 @@ func (a *Agent) buildRuntime() error {
 	a.runtime, err = kuberuntime.New(kuberuntime.Config{
 		Node: a.cfg.Node, RootDir: a.cfg.RootDir, PodsDir: a.podsDir(), LogRoot: a.cfg.LogRoot,
 		CrashLoop: a.cfg.CrashLoop, ImagePull: a.cfg.ImagePull, HostNetworkOnly: a.cfg.HostNetworkOnly,
+		DNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf,
 	}, a.cri, kuberuntime.Deps{Recorder: a.recorder, Log: a.log, Metrics: reg})
 	if err != nil {
 		return err
@@ -193,19 +193,4 @@ func (a *Agent) capacity() corev1.ResourceList {
 	c := node.Capacity(a.cfg.RootDir)
 	c[corev1.ResourcePods] = *resource.NewQuantity(int64(a.cfg.MaxPods), resource.DecimalSI)
 	return c
-}
-
-// serviceEnv tells containers where the API server is.
-func (a *Agent) serviceEnv() map[string]string {
-	if a.cfg.PodAPI == "" {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(a.cfg.PodAPI)
-	if err != nil {
-		return nil // Validate refused it
-	}
-	if n, err := strconv.Atoi(port); err != nil || n <= 0 {
-		return nil
-	}
-	return map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "KUBERNETES_SERVICE_PORT_HTTPS": port}
 }

@@ -7,9 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -42,9 +44,17 @@ type Config struct {
 	Labels, Annotations map[string]string
 	// Address is the node's in its status. Default: its first that is not loopback.
 	Address string
+	// Taints are given to a Node object that the agent creates.
+	Taints []corev1.Taint
 	// PodAPI is the API server's host:port as pods reach it; it becomes their
-	// KUBERNETES_SERVICE_HOST and _PORT. Default: none is told.
+	// KUBERNETES_SERVICE_HOST and _PORT. Default: those of the service "kubernetes".
 	PodAPI string
+	// ClusterDNS are the addresses that pods with the policy ClusterFirst ask, and ClusterDomain what
+	// they search in; default "cluster.local". Without ClusterDNS pods have the node's resolver.
+	ClusterDNS    []string
+	ClusterDomain string
+	// ResolvConf is the file of the node's resolver. Default /etc/resolv.conf.
+	ResolvConf string
 	// MaxPods is how many pods the node says it takes. Default 110.
 	MaxPods int
 	// StatusQPS and StatusBurst bound the calls by which the statuses of all pods are
@@ -95,6 +105,8 @@ func (c Config) withDefaults() Config {
 	c.RootDir = cmp.Or(c.RootDir, "/var/lib/deltaplane/node")
 	c.LogRoot = cmp.Or(c.LogRoot, "/var/log/pods")
 	c.MaxPods = cmp.Or(c.MaxPods, 110)
+	c.ClusterDomain = cmp.Or(c.ClusterDomain, "cluster.local")
+	c.ResolvConf = cmp.Or(c.ResolvConf, "/etc/resolv.conf")
 	c.Resync = cmp.Or(c.Resync, time.Minute)
 	c.ErrorWait = cmp.Or(c.ErrorWait, 10*time.Second)
 	c.TransientWait = cmp.Or(c.TransientWait, time.Second)
@@ -126,9 +138,16 @@ func (c Config) Validate() error {
 	fault(filepath.IsAbs(c.LogRoot), "log directory %q is not an absolute path", c.LogRoot)
 	fault(!c.HostNetworkOnly || !c.WaitForNetwork, "a node on the host's network only cannot wait for another")
 	if c.PodAPI != "" {
-		_, _, err := net.SplitHostPort(c.PodAPI)
-		fault(err == nil, "API server address for pods %q is not host:port", c.PodAPI)
+		_, _, ok := hostPort(c.PodAPI)
+		fault(ok, "API server address for pods %q is not host:port", c.PodAPI)
 	}
+	for _, server := range c.ClusterDNS {
+		fault(net.ParseIP(server) != nil, "cluster DNS %q is not an IP address", server)
+	}
+	for _, msg := range validation.IsDNS1123Subdomain(c.ClusterDomain) {
+		fault(false, "cluster domain %q: %s", c.ClusterDomain, msg)
+	}
+	fault(filepath.IsAbs(c.ResolvConf), "resolver file %q is not an absolute path", c.ResolvConf)
 	fault(c.Address == "" || net.ParseIP(c.Address) != nil, "address %q is not an IP address", c.Address)
 	fault(c.StatusQPS >= 0 && c.StatusBurst >= 0, "status QPS %v or burst %d is negative", c.StatusQPS, c.StatusBurst)
 	fault(c.MaxPods > 0, "max pods %d is not above zero", c.MaxPods)
@@ -151,6 +170,13 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// hostPort splits an address into its host, which is not empty, and its port's number.
+func hostPort(address string) (host string, port int32, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	n, bad := strconv.ParseUint(text, 10, 16)
+	return host, int32(n), err == nil && bad == nil && host != "" && n > 0
 }
 
 // leastRelist keeps a slip of the unit from becoming a busy loop.

@@ -16,6 +16,7 @@ const (
 	reasonUnsupported     = "UnsupportedPodSpec"
 	reasonIgnored         = "IgnoredPodSpec"
 	reasonBadEnv          = "InvalidEnvironmentVariableNames"
+	reasonNoServices      = "ServicesUnknown"
 )
 
 func (a *Agent) event(pod *corev1.Pod, eventType, reason, message string) {

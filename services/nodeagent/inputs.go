@@ -2,7 +2,9 @@ package nodeagent
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,6 +26,7 @@ func (a *Agent) inputs(pod *corev1.Pod, mounts volume.Mounts) kuberuntime.Inputs
 			if len(podIPs) == 0 {
 				facts.PodIPs = facts.HostIPs // on the node's network its addresses are the pod's
 			}
+			facts.Services = a.services(ctx, pod)
 			made, err := environ.Make(ctx, pod, c, facts, a.objects)
 			if err != nil {
 				return nil, err
@@ -34,4 +37,33 @@ func (a *Agent) inputs(pod *corev1.Pod, mounts volume.Mounts) kuberuntime.Inputs
 			return made.Vars, nil
 		},
 	}
+}
+
+// servicesLimit is how long a container waits for the services of a namespace to be read.
+const servicesLimit = 5 * time.Second
+
+// services tell a pod's containers where the API server is, and the services of its namespace.
+// While the API server does not answer they are those of before: a container that crashed is
+// started again without it.
+func (a *Agent) services(ctx context.Context, pod *corev1.Pod) map[string]string {
+	var all []corev1.Service
+	if host, port, ok := hostPort(a.cfg.PodAPI); ok {
+		all = append(all, environ.API(host, port))
+	}
+	for _, namespace := range slices.Compact([]string{corev1.NamespaceDefault, pod.Namespace}) {
+		limited, cancel := context.WithTimeout(ctx, servicesLimit)
+		some, err := a.objects.Services(limited, namespace)
+		cancel()
+		a.mu.Lock()
+		if err == nil {
+			a.linked[namespace] = some
+		}
+		some, known := a.linked[namespace]
+		a.mu.Unlock()
+		if !known {
+			a.warn(pod, reasonNoServices, "containers start without the variables of services: "+err.Error())
+		}
+		all = append(all, some...)
+	}
+	return environ.Services(pod, all)
 }

@@ -100,7 +100,7 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 		return nil, fmt.Errorf("nodeagent: %w", err)
 	}
 	cfg := node.Config{
-		Name: a.cfg.Node, Instance: instance, Labels: a.cfg.Labels, Annotations: a.cfg.Annotations,
+		Name: a.cfg.Node, Instance: instance, Labels: a.cfg.Labels, Annotations: a.cfg.Annotations, Taints: a.cfg.Taints,
 		Capacity: a.capacity(), HeartbeatEvery: a.cfg.Heartbeat,
 		Event: func(reason, message string) {
 			a.recorder.Event(kube.Involved{APIVersion: "v1", Kind: "Node", Name: a.cfg.Node, UID: a.cfg.Node}, kube.Normal, reason, message) // the kubelet's UID, too

@@ -213,7 +213,7 @@ func (a *Agent) stepFailed(pod *corev1.Pod, err error) {
 
 // facts are what the node knows for a pod's environment and volumes.
 func (a *Agent) facts(seen *container.PodStatus) environ.Facts {
-	f := environ.Facts{HostIPs: a.node.hostIPs(), Allocatable: a.node.allocatable(), Services: a.serviceEnv()}
+	f := environ.Facts{HostIPs: a.node.hostIPs(), Allocatable: a.node.allocatable()}
 	if seen != nil {
 		f.PodIPs = seen.IPs
 	}

@@ -48,6 +48,8 @@ func runNode(t *testing.T, w *world, late time.Duration) {
 	}{
 		{"a Job completes", testJob},
 		{"a pod sees its settings", testSettings},
+		{"a container is ready and restarted as its probes say", testProbes},
+		{"a pod resolves names by its policy", testResolver},
 		{"restarts follow the table of CrashLoopBackOff", func(t *testing.T, w *world) { testCrashLoop(t, w, late) }},
 		{"a container killed from outside is started again", testContainerKilled},
 		{"pods go on while the agent is killed, and none starts twice", testAgentKilled},

@@ -189,6 +189,7 @@ func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, err
 		"serve", "node", "--node-name", nodeName, "--cri", w.runtime.Endpoint(), "--index-url", w.index,
 		"--root-dir", filepath.Join(w.dir, "node"), "--log-dir", filepath.Join(w.dir, "logs"), "--admin-listen", "off", "--host-network-only",
 		"--crash-loop-initial", crashInitial.String(), "--crash-loop-max", crashMax.String(), "--heartbeat-every", "2s", "--log-level", "debug",
+		"--cluster-dns", "10.96.0.10",
 	}, append(on.args, agentArgs...)...)
 	w.startAgent(t)
 	t.Cleanup(func() {

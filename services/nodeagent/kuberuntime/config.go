@@ -47,6 +47,8 @@ type Config struct {
 	// Without DNS they are given the node's resolver.
 	DNS           []string
 	ClusterDomain string
+	// ResolvConf is the file of the node's resolver. Without it the runtime knows it alone.
+	ResolvConf string
 	// KeepDead is how many dead instances of a container are kept while its pod lives.
 	// Default 1; less than 0 keeps none.
 	KeepDead int

@@ -11,17 +11,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/deltaplane/deltaplane/services/nodeagent/dns"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime/security"
 )
 
 // sandboxConfig is what a pod's sandbox is made from. It gets the pod's labels and annotations.
-func (s *syncing) sandboxConfig(attempt uint32, hostNetwork bool) *runtimeapi.PodSandboxConfig {
+func (s *syncing) sandboxConfig(attempt uint32, hostNetwork bool) (*runtimeapi.PodSandboxConfig, error) {
 	pod := s.pod
+	resolver, err := s.dns()
+	if err != nil {
+		return nil, err
+	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Labels:   s.podLabels(pod), Annotations: pod.Annotations,
 		LogDirectory: s.logDir(pod.Namespace, pod.Name, pod.UID),
-		DnsConfig:    s.dns(),
+		DnsConfig:    resolver,
 		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.cfg.CgroupParent, SecurityContext: security.Sandbox(pod, hostNetwork)},
 	}
 	if !hostNetwork {
@@ -34,7 +39,7 @@ func (s *syncing) sandboxConfig(attempt uint32, hostNetwork bool) *runtimeapi.Po
 			config.Linux.Sysctls[strings.ReplaceAll(c.Name, "/", ".")] = c.Value
 		}
 	}
-	return config
+	return config, nil
 }
 
 func portMappings(pod *corev1.Pod) (out []*runtimeapi.PortMapping) {
@@ -70,30 +75,24 @@ func (s *syncing) hostname() (name, domain string) {
 }
 
 // dns is what the pod resolves names with; nil leaves it the node's file.
-func (s *syncing) dns() *runtimeapi.DNSConfig {
-	var d runtimeapi.DNSConfig
-	policy := s.pod.Spec.DNSPolicy
-	cluster := policy == corev1.DNSClusterFirstWithHostNet || (policy == corev1.DNSClusterFirst || policy == "") && !s.pod.Spec.HostNetwork
-	if cluster && len(s.cfg.DNS) > 0 {
-		d.Servers = slices.Clone(s.cfg.DNS)
-		domain := s.cfg.ClusterDomain
-		d.Searches = []string{s.pod.Namespace + ".svc." + domain, "svc." + domain, domain}
-		d.Options = []string{"ndots:5"}
-	}
-	if own := s.pod.Spec.DNSConfig; own != nil {
-		d.Servers = append(d.Servers, own.Nameservers...)
-		d.Searches = append(d.Searches, own.Searches...)
-		for _, o := range own.Options {
-			if o.Value != nil {
-				o.Name += ":" + *o.Value
-			}
-			d.Options = append(d.Options, o.Name)
+func (s *syncing) dns() (*runtimeapi.DNSConfig, error) {
+	var node dns.Resolver
+	if s.cfg.ResolvConf != "" {
+		text, err := os.ReadFile(s.cfg.ResolvConf)
+		if err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("read the node's resolver: %w", err)
 		}
+		node = dns.Parse(string(text))
 	}
-	if len(d.Servers)+len(d.Searches)+len(d.Options) == 0 && policy != corev1.DNSNone {
-		return nil
+	r, whole := dns.Cluster{Servers: s.cfg.DNS, Domain: s.cfg.ClusterDomain}.Of(s.pod, node)
+	if !whole {
+		s.event(s.pod, corev1.EventTypeWarning, "DNSConfigForming",
+			"The bounds of resolvers were exceeded, some name servers or search domains were left out: "+strings.Join(r.Servers, " ")+"; "+strings.Join(r.Searches, " "))
 	}
-	return &d
+	if len(r.Servers)+len(r.Searches)+len(r.Options) == 0 && s.pod.Spec.DNSPolicy != corev1.DNSNone {
+		return nil, nil //nolint:nilnil // the runtime knows the file
+	}
+	return &runtimeapi.DNSConfig{Servers: r.Servers, Searches: r.Searches, Options: r.Options}, nil
 }
 
 // hostsFile writes the pod's /etc/hosts and returns where; "" when pods have no files. On the

@@ -169,7 +169,10 @@ func (s *syncing) inSandbox(ctx context.Context, a Actions) error {
 		}
 		hostNetwork = !st.NetworkReady
 	}
-	s.config = s.sandboxConfig(a.Attempt, hostNetwork)
+	var err error
+	if s.config, err = s.sandboxConfig(a.Attempt, hostNetwork); err != nil {
+		return s.sandboxError(err)
+	}
 	if !a.CreateSandbox {
 		s.sandbox = a.SandboxID
 		return nil

@@ -3,6 +3,7 @@ package volume_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -46,6 +47,27 @@ func (s *server) Get(_ context.Context, ref kube.Ref) ([]byte, error) {
 		return nil, &kube.StatusError{Code: http.StatusNotFound, Reason: "NotFound", Message: ref.Name + " not found"}
 	}
 	return json.Marshal(o)
+}
+
+// ListEach answers with what is named RESOURCE/NAMESPACE.
+func (s *server) ListEach(_ context.Context, r kube.Resource, o kube.ListOptions, _ func(kube.Page) error, item func([]byte) error) (kube.Page, error) {
+	s.gets.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, ok := s.objects[r.Name+"/"+o.Namespace].([]corev1.Service)
+	switch {
+	case s.err != nil:
+		return kube.Page{}, s.err
+	case !ok:
+		return kube.Page{}, &kube.StatusError{Code: http.StatusNotFound, Reason: "NotFound"}
+	}
+	for i := range all {
+		raw, err := json.Marshal(&all[i])
+		if err = errors.Join(err, item(raw)); err != nil {
+			return kube.Page{}, err
+		}
+	}
+	return kube.Page{}, nil
 }
 
 func (s *server) Create(_ context.Context, ref kube.Ref, body []byte, _ kube.WriteOptions) ([]byte, error) {

@@ -395,3 +395,25 @@ func TestOneReadServesThePodsOfANode(t *testing.T) {
 		t.Errorf("%d reads, want what is missing to be asked for every time", n)
 	}
 }
+
+func TestServicesAreReadOnceForThePodsOfANode(t *testing.T) {
+	t.Parallel()
+	api := &server{}
+	api.put("services/ns", []corev1.Service{{Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}}})
+	objects := volume.NewObjects(api, time.Minute, nil)
+	for range 2 {
+		if all, err := objects.Services(t.Context(), "ns"); err != nil || len(all) != 1 || all[0].Spec.ClusterIP != "10.0.0.1" {
+			t.Errorf("Services() = %v, %v", all, err)
+		}
+		if all, err := objects.Services(t.Context(), "other"); err != nil || len(all) != 0 {
+			t.Errorf("where there are none: %v, %v", all, err)
+		}
+	}
+	if n := api.gets.Load(); n != 2 {
+		t.Errorf("%d reads, want one for each namespace", n)
+	}
+	api.fail(errors.New("away"))
+	if _, err := objects.Services(t.Context(), "third"); err == nil || !strings.Contains(err.Error(), "services of namespace third: away") {
+		t.Errorf("Services() of a server that is away: %v", err)
+	}
+}

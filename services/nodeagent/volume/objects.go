@@ -18,17 +18,19 @@ import (
 // API is the API server: objects are read, tokens created.
 type API interface {
 	kube.Getter
+	kube.EachLister
 	kube.Creator
 }
 
 var (
 	configMaps      = kube.Resource{Version: "v1", Name: "configmaps", Kind: "ConfigMap", Namespaced: true}
 	secrets         = kube.Resource{Version: "v1", Name: "secrets", Kind: "Secret", Namespaced: true}
+	services        = kube.Resource{Version: "v1", Name: "services", Kind: "Service", Namespaced: true}
 	serviceAccounts = kube.Resource{Version: "v1", Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}
 )
 
-// Objects reads config maps and secrets from the API server, and asks it for tokens. What was
-// read is believed for a short time, so that the pods of a node do not ask for the same
+// Objects reads config maps, secrets and services from the API server, and asks it for tokens.
+// What was read is believed for a short time, so that the pods of a node do not ask for the same
 // again; what is not there is asked for every time. It is safe for concurrent use.
 // Errors are those of [kube.Client].
 type Objects struct {
@@ -60,12 +62,39 @@ func NewObjects(api API, ttl time.Duration, now func() time.Time) *Objects {
 
 // ConfigMap reads a config map; the answer must not be changed.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	return read[corev1.ConfigMap](ctx, o, configMaps, namespace, name)
+	return read(ctx, o, objectKey{configMaps.Name, namespace, name}, func() (*corev1.ConfigMap, error) {
+		return get[corev1.ConfigMap](ctx, o.api, configMaps, namespace, name)
+	})
 }
 
 // Secret reads a secret; the answer must not be changed.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	return read[corev1.Secret](ctx, o, secrets, namespace, name)
+	return read(ctx, o, objectKey{secrets.Name, namespace, name}, func() (*corev1.Secret, error) {
+		return get[corev1.Secret](ctx, o.api, secrets, namespace, name)
+	})
+}
+
+// Services reads the services of a namespace; the answer must not be changed. An API server without
+// the resource has none.
+func (o *Objects) Services(ctx context.Context, namespace string) ([]corev1.Service, error) {
+	list, err := read(ctx, o, objectKey{services.Name, namespace, ""}, func() (*[]corev1.Service, error) {
+		list := new([]corev1.Service)
+		options := kube.ListOptions{Scope: kube.Scope{Namespace: namespace}}
+		_, err := o.api.ListEach(ctx, services, options, func(kube.Page) error { return nil }, func(raw []byte) error {
+			var s corev1.Service
+			err := json.Unmarshal(raw, &s)
+			*list = append(*list, s)
+			return err
+		})
+		if kube.IsNotFound(err) {
+			err = nil
+		}
+		return list, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("services of namespace %s: %w", namespace, err)
+	}
+	return *list, nil
 }
 
 // Token asks for a token of a service account, bound to pod, that lives for the seconds
@@ -101,8 +130,7 @@ func (o *Objects) Token(ctx context.Context, pod *corev1.Pod, account, audience 
 }
 
 // read answers from memory or from the API server; one call serves all who ask at once.
-func read[T any](ctx context.Context, o *Objects, r kube.Resource, namespace, name string) (*T, error) {
-	key := objectKey{r.Name, namespace, name}
+func read[T any](ctx context.Context, o *Objects, key objectKey, ask func() (*T, error)) (*T, error) {
 	for {
 		o.mu.Lock()
 		e := o.known[key]
@@ -113,10 +141,10 @@ func read[T any](ctx context.Context, o *Objects, r kube.Resource, namespace, na
 		}
 		o.mu.Unlock()
 		if mine {
-			e.value, e.err = get[T](ctx, o.api, r, namespace, name)
+			value, err := ask()
+			e.value, e.err = value, err
 			o.settle(key, e)
-			value, _ := e.value.(*T)
-			return value, e.err
+			return value, err
 		}
 		select {
 		case <-e.done:

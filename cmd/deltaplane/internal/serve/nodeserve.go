@@ -23,6 +23,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/nodeagent"
 	"github.com/deltaplane/deltaplane/services/nodeagent/fleet"
+	"github.com/deltaplane/deltaplane/services/nodeagent/node"
 	"github.com/deltaplane/deltaplane/services/nodeagent/prober"
 )
 
@@ -39,6 +40,7 @@ const simulatedQPS = 1000
 // nodeFlags are the flags of node agents.
 type nodeFlags struct {
 	config nodeagent.Config
+	taints []string
 	admin  telemetry.AdminConfig
 	index  string
 	dial   rpc.DialConfig
@@ -73,7 +75,8 @@ say how they run. --simulated-nodes runs the agents of that many such nodes, cal
 NAME-2 and so on, in this one process; "deltaplane node stop NAME" makes one fall silent.
 
 The agent needs the pods and nodes of the cluster mirrored, and an API server that lets it
-write nodes, leases, pods and events and read config maps and secrets.`,
+write nodes, leases, pods and events, create tokens of service accounts, and read config maps,
+secrets and services.`,
 		Example: `  deltaplane serve node --kubeconfig ~/.kube/config
   deltaplane serve node --simulated-nodes 3`,
 		Args: cli.Args(cobra.NoArgs),
@@ -99,6 +102,11 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.StringVar(&n.config.Node, "node-name", "", "`name` of the node (default: the host's, or \"node\" with --simulated-nodes)")
 	flags.StringToStringVar(&n.config.Labels, "node-labels", nil, "`labels` of the node, for example topology.kubernetes.io/zone=zone-a")
 	flags.Lookup("node-labels").DefValue = ""
+	flags.StringSliceVar(&n.taints, "register-with-taints", nil, "`taints` of a node that is created, KEY=VALUE:EFFECT")
+	flags.StringVar(&n.config.PodAPI, "pod-api-address", "", "`host:port` at which pods reach the API server (default: its service \"kubernetes\")")
+	flags.StringSliceVar(&n.config.ClusterDNS, "cluster-dns", nil, "`addresses` that pods with the policy ClusterFirst ask (default: those of the node's resolver)")
+	flags.StringVar(&n.config.ClusterDomain, "cluster-domain", "cluster.local", "`domain` of the cluster, in which such pods search")
+	flags.StringVar(&n.config.ResolvConf, "resolv-conf", "/etc/resolv.conf", "`file` of the node's resolver")
 	flags.IntVar(&n.config.MaxPods, "max-pods", 0, "pods the node says it takes (default 110, simulated 10000)")
 	flags.StringVar(&n.config.CRI, "cri", "unix:///run/containerd/containerd.sock", "`endpoint` of the container runtime, unix:///PATH, or \"simulated\"")
 	flags.IntVar(&n.simulated, "simulated-nodes", 0, "`number` of simulated nodes to run instead of one")
@@ -157,6 +165,11 @@ func (n *nodeFlags) check() error {
 // complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a
 // runtime is notified of them, and has a working directory of its own.
 func (n *nodeFlags) complete() error {
+	taints, err := node.ParseTaints(n.taints)
+	if err != nil {
+		return fmt.Errorf("--register-with-taints: %w", err)
+	}
+	n.config.Taints = taints
 	for _, dir := range []*string{&n.config.RootDir, &n.config.LogRoot} {
 		if *dir == "" {
 			continue
