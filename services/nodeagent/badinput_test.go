@@ -80,6 +80,7 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 		Node: "Not A Name", Cluster: "a/b", CRI: "tcp://x", RootDir: "here", LogRoot: "there", MaxPods: -1, Relist: 1, Resync: -1, Heartbeat: -1,
 		Labels: map[string]string{"-": "?"}, Address: "nowhere", PodAPI: "nowhere", HostNetworkOnly: true, WaitForNetwork: true,
 		ClusterDNS: []string{"10.0.0.10", "dns.example"}, ClusterDomain: "Cluster", ResolvConf: "resolv.conf",
+		KubeletListen: "10250",
 	}.Validate()
 	if err == nil {
 		t.Fatal("Validate() = nil")
@@ -88,6 +89,7 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 		"relist 1ns is below 10ms",
 		"Not A Name", "a/b", "tcp://x", `"here"`, `"there"`, "max pods", "resync", "heartbeat", `label "-"`, `address "nowhere"`, "host:port", "network only",
 		`cluster DNS "dns.example"`, `cluster domain "Cluster"`, `resolver file "resolv.conf"`,
+		`kubelet API "10250"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() does not name %q:\n%v", want, err)

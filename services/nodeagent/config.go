@@ -40,6 +40,12 @@ type Config struct {
 	// WaitForNetwork lets pods wait instead until the runtime has a network, and
 	// the node be NotReady meanwhile, as the kubelet does.
 	WaitForNetwork bool
+	// KubeletListen is the host:port of the kubelet's API, by which kubectl logs finds the logs of
+	// this node. Default: it is not served. The certificate is the agent's own.
+	KubeletListen string
+	// KubeletClientCA is a PEM file of who signs the client certificates of that API's callers;
+	// without it they are known by tokens alone.
+	KubeletClientCA string
 	// Labels and Annotations are set on the Node object.
 	Labels, Annotations map[string]string
 	// Address is the node's in its status. Default: its first that is not loopback.
@@ -141,6 +147,11 @@ func (c Config) Validate() error {
 		_, _, ok := hostPort(c.PodAPI)
 		fault(ok, "API server address for pods %q is not host:port", c.PodAPI)
 	}
+	if c.KubeletListen != "" {
+		_, _, err := net.SplitHostPort(c.KubeletListen)
+		fault(err == nil, "address of the kubelet API %q is not host:port", c.KubeletListen)
+	}
+	fault(c.KubeletClientCA == "" || c.KubeletListen != "", "a client CA of the kubelet API without an address of it")
 	for _, server := range c.ClusterDNS {
 		fault(net.ParseIP(server) != nil, "cluster DNS %q is not an IP address", server)
 	}

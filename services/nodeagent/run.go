@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -32,7 +33,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		return fmt.Errorf("nodeagent: root directory: %w", err)
 	}
 	defer func() { _ = lock.Close() }()
-	registrar, err := a.registrar()
+	kubelet, port, err := a.kubeletAPI(ctx)
+	if err != nil {
+		return err
+	}
+	if kubelet != nil {
+		defer func() { _ = port.Close() }()
+	}
+	registrar, err := a.registrar(port)
 	if err != nil {
 		return err
 	}
@@ -60,6 +68,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	})
+	if kubelet != nil {
+		g.Go(func() error { return kubelet.Serve(ctx, port) })
+	}
 	g.Go(func() error { a.health.run(ctx); return nil })
 	g.Go(func() error { return a.pleg.Run(ctx) })
 	g.Go(func() error {
@@ -93,8 +104,9 @@ func (a *Agent) work(ctx context.Context) error {
 	return g.Wait()
 }
 
-// registrar keeps the node's object and lease.
-func (a *Agent) registrar() (*node.Registrar, error) {
+// registrar keeps the node's object and lease. kubelet is where the kubelet's API is served, or
+// nil.
+func (a *Agent) registrar(kubelet net.Listener) (*node.Registrar, error) {
 	instance, err := node.Instance(a.cfg.RootDir)
 	if err != nil {
 		return nil, fmt.Errorf("nodeagent: %w", err)
@@ -112,6 +124,11 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 	if a.cfg.Address != "" {
 		cfg.Addresses = []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: a.cfg.Address}, {Type: corev1.NodeHostName, Address: a.cfg.Node},
+		}
+	}
+	if kubelet != nil {
+		if at, ok := kubelet.Addr().(*net.TCPAddr); ok {
+			cfg.KubeletPort = int32(at.Port) //nolint:gosec // a port
 		}
 	}
 	var readings node.Sources // a node simulated in this process is never short of what the machine is

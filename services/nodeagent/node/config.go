@@ -29,6 +29,8 @@ type Config struct {
 	Capacity, Allocatable corev1.ResourceList
 	// Addresses default to the host name and this machine's first address that is not loopback.
 	Addresses []corev1.NodeAddress
+	// KubeletPort is where the kubelet's API is served on the node; 0 is nowhere.
+	KubeletPort int32
 	// ProviderID is given to a node that is created.
 	ProviderID string
 	// HeartbeatEvery is how often the lease is renewed; it lasts four times as long. 10 s.

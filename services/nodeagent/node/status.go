@@ -68,6 +68,7 @@ func (r *Registrar) status(ctx context.Context, node *corev1.Node, now time.Time
 	s := *node.Status.DeepCopy()
 	s.Capacity, s.Allocatable = over(s.Capacity, r.cfg.Capacity), over(s.Allocatable, r.cfg.Allocatable)
 	s.Addresses = r.cfg.Addresses
+	s.DaemonEndpoints.KubeletEndpoint.Port = r.cfg.KubeletPort
 	s.NodeInfo = fillInfo(r.cfg.Info(), s.NodeInfo)
 	r.pressure(&s, corev1.NodeMemoryPressure, r.sources.Memory, now, pressureText{
 		"KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "the node has insufficient memory available", "the node has sufficient memory available",
@@ -194,6 +195,7 @@ func statusPatch(node *corev1.Node, want corev1.NodeStatus, due bool) ([]byte, e
 	add("capacity", have.Capacity, want.Capacity)
 	add("allocatable", have.Allocatable, want.Allocatable)
 	add("addresses", have.Addresses, want.Addresses)
+	add("daemonEndpoints", have.DaemonEndpoints, want.DaemonEndpoints)
 	add("nodeInfo", have.NodeInfo, want.NodeInfo)
 	add("conditions", have.Conditions, still)
 	if len(change) == 0 && !due {

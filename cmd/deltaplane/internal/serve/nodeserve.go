@@ -87,6 +87,9 @@ secrets and services.`,
 			if cmd.Flags().Changed("cri") && n.simulated > 0 && n.config.CRI != simulatedCRI {
 				return &cli.UsageError{Err: errors.New("--simulated-nodes run on --cri simulated alone")}
 			}
+			if n.config.KubeletListen != "" && n.simulates() {
+				return &cli.UsageError{Err: errors.New("--kubelet-listen is for one node on a container runtime")}
+			}
 			client, err := k.Load()
 			if err != nil {
 				return err
@@ -107,6 +110,8 @@ secrets and services.`,
 	flags.StringSliceVar(&n.config.ClusterDNS, "cluster-dns", nil, "`addresses` that pods with the policy ClusterFirst ask (default: those of the node's resolver)")
 	flags.StringVar(&n.config.ClusterDomain, "cluster-domain", "cluster.local", "`domain` of the cluster, in which such pods search")
 	flags.StringVar(&n.config.ResolvConf, "resolv-conf", "/etc/resolv.conf", "`file` of the node's resolver")
+	flags.StringVar(&n.config.KubeletListen, "kubelet-listen", "", "`host:port` of the kubelet's API, for \"kubectl logs\" (default: not served)")
+	flags.StringVar(&n.config.KubeletClientCA, "kubelet-client-ca", "", "`file` of the CA that signs the client certificates of its callers (default: tokens alone)")
 	flags.IntVar(&n.config.MaxPods, "max-pods", 0, "pods the node says it takes (default 110, simulated 10000)")
 	flags.StringVar(&n.config.CRI, "cri", "unix:///run/containerd/containerd.sock", "`endpoint` of the container runtime, unix:///PATH, or \"simulated\"")
 	flags.IntVar(&n.simulated, "simulated-nodes", 0, "`number` of simulated nodes to run instead of one")
