@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
 // jobWriter is the API server as the Job controller calls it: each call is
@@ -47,11 +48,11 @@ func (w jobWriter) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod,
 	if err != nil {
 		return nil, err
 	}
-	return answer[corev1.Pod](w.c.Create(ctx, kube.Pods.Ref(pod.Namespace, ""), body, metadataOnly))
+	return podAnswer(w.c.Create(ctx, kube.Pods.Ref(pod.Namespace, ""), body, metadataOnly))
 }
 
 func (w jobWriter) PatchPod(ctx context.Context, namespace, name string, patch []byte) (*corev1.Pod, error) {
-	return answer[corev1.Pod](w.c.Patch(ctx, kube.Pods.Ref(namespace, name), kube.StrategicPatch, patch, metadataOnly))
+	return podAnswer(w.c.Patch(ctx, kube.Pods.Ref(namespace, name), kube.StrategicPatch, patch, metadataOnly))
 }
 
 func (w jobWriter) DeletePod(ctx context.Context, namespace, name string, uid types.UID) (string, error) {
@@ -84,13 +85,25 @@ func (w jobWriter) PatchJobStatus(ctx context.Context, namespace, name string, p
 
 // marshal writes an object with the type the API server wants to read on it.
 func marshal(pod *corev1.Pod, apiVersion, kind string) ([]byte, error) {
-	typed := pod.DeepCopy()
+	typed := *pod
 	typed.APIVersion, typed.Kind = apiVersion, kind
-	body, err := json.Marshal(typed)
+	body, err := json.Marshal(&typed)
 	if err != nil {
 		return nil, fmt.Errorf("controllers: pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return body, nil
+}
+
+// podAnswer reads the metadata of a pod that was written.
+func podAnswer(raw []byte, err error) (*corev1.Pod, error) {
+	if err != nil {
+		return nil, err
+	}
+	p, err := job.DecodePod(raw)
+	if err != nil {
+		return nil, fmt.Errorf("controllers: answer of the API server: %w", err)
+	}
+	return p, nil
 }
 
 func answer[T any](raw []byte, err error) (*T, error) {

@@ -2,13 +2,11 @@ package job
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/tidwall/gjson"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,54 +22,6 @@ func decodeJob(raw []byte) (*batchv1.Job, error) {
 	}
 	setDefaults(&j)
 	return &j, nil
-}
-
-func decodePods(raw [][]byte) ([]*corev1.Pod, error) {
-	pods := make([]*corev1.Pod, 0, len(raw))
-	for _, r := range raw {
-		p, err := decodePod(r)
-		if err != nil {
-			return nil, fmt.Errorf("job: decode pod: %w", err)
-		}
-		pods = append(pods, p)
-	}
-	return pods, nil
-}
-
-// decodePod reads what the controller looks at: metadata, status, and of the spec
-// the node and the sidecars. A Job's pods are all read in every sync, and most of
-// a pod is spec.
-func decodePod(raw []byte) (*corev1.Pod, error) {
-	if !gjson.ValidBytes(raw) {
-		return nil, errors.New("not JSON")
-	}
-	p := &corev1.Pod{}
-	var fault error
-	part := func(v gjson.Result, into any) {
-		if v.Exists() && fault == nil {
-			fault = json.Unmarshal([]byte(v.Raw), into)
-		}
-	}
-	gjson.ParseBytes(raw).ForEach(func(key, value gjson.Result) bool {
-		switch key.Str {
-		case "metadata":
-			part(value, &p.ObjectMeta)
-		case "status":
-			part(value, &p.Status)
-		case "spec":
-			value.ForEach(func(key, value gjson.Result) bool {
-				switch key.Str {
-				case "nodeName":
-					part(value, &p.Spec.NodeName)
-				case "initContainers":
-					part(value, &p.Spec.InitContainers)
-				}
-				return true
-			})
-		}
-		return true
-	})
-	return p, fault
 }
 
 // setDefaults fills what the API server fills, so that a Job from a server
