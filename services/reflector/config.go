@@ -60,6 +60,11 @@ type Config struct {
 	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB
 	// for each collection.
 	StageBytes int
+	// Gather is how long after some changes of a collection were published those that follow are
+	// gathered: they make one batch, which costs the reflector, the log and its readers less than
+	// each by itself, and come up to so much later. A change after a pause is published at once. At
+	// most 1 s; default 0 gathers nothing.
+	Gather time.Duration
 	// LivenessEvery is the period of liveness records; default 2 s. What is judged by silence is
 	// known no finer than that.
 	LivenessEvery time.Duration
@@ -78,6 +83,9 @@ type Config struct {
 	// log is deleted, and its readers are notified.
 	KeepVanished time.Duration
 }
+
+// mostGather is below what a reader takes for silence.
+const mostGather = time.Second
 
 // Cluster is one more API server.
 type Cluster struct {
@@ -149,6 +157,9 @@ func (c Config) Validate() error {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}
+	}
+	if c.Gather < 0 || c.Gather > mostGather {
+		errs = append(errs, fmt.Errorf("reflector: time to gather %v: must be within 0 and %v", c.Gather, mostGather))
 	}
 	if c.LeasePingTimeout > c.LeaseTTL {
 		errs = append(errs, fmt.Errorf("reflector: lease ping timeout %v: must not exceed the lease ttl %v", c.LeasePingTimeout, c.LeaseTTL))

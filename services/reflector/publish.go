@@ -135,41 +135,29 @@ const (
 )
 
 func (p *publisher) run(ctx context.Context) error {
-	live := time.NewTicker(p.r.cfg.LivenessEvery)
-	defer live.Stop()
-	for {
-		select {
-		case <-p.wake:
-			if err := p.drain(ctx); err != nil {
-				return err
-			}
-		case <-live.C:
-			if key := p.r.log.Key(p.r.col); key != p.key { // it is to encrypt what the log holds already
-				p.key = key
-				p.r.retryNow()
-			}
-			if err := p.beat(ctx); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+	return pace{wake: p.wake, gather: p.r.cfg.Gather, live: p.r.cfg.LivenessEvery, drain: p.drain, beat: func(ctx context.Context) error {
+		if key := p.r.log.Key(p.r.col); key != p.key { // it is to encrypt what the log holds already
+			p.key = key
+			p.r.retryNow()
 		}
-	}
+		return p.beat(ctx)
+	}}.run(ctx)
 }
 
-// drain publishes until nothing waits.
-func (p *publisher) drain(ctx context.Context) error {
-	for {
+// drain publishes until nothing waits, and returns how many records that were.
+func (p *publisher) drain(ctx context.Context) (int, error) {
+	for n := 0; ; {
 		p.mu.Lock()
 		oldest, heard := p.stage.Oldest(), p.heard
 		records := p.stage.Pop(popRecords, popBytes)
 		p.mu.Unlock()
 		if len(records) == 0 {
-			return nil
+			return n, nil
 		}
 		if err := p.publish(ctx, records, heard, oldest); err != nil {
-			return err
+			return n, err
 		}
+		n += len(records)
 		p.repair()
 	}
 }

@@ -390,11 +390,11 @@ func TestARelistOfWhatIsNotServedIsNoStorm(t *testing.T) {
 func TestConfigNamesEveryFaultTogether(t *testing.T) {
 	t.Parallel()
 	cfg := reflector.Config{
-		Cluster: "a/b", PageSize: -1, StageBytes: -1, LeaseTTL: -1, Backoff: reflector.Backoff{Base: 2, Cap: 1},
+		Cluster: "a/b", PageSize: -1, StageBytes: -1, LeaseTTL: -1, Gather: time.Minute, Backoff: reflector.Backoff{Base: 2, Cap: 1},
 		Resources: []reflector.Resource{{Name: "Pods"}, {Name: "nodes"}, {Name: "nodes"}},
 	}
 	err := cfg.Validate()
-	for _, want := range []string{"cluster", "page size", "stage bytes", "lease ttl", "backoff", `"Pods"`, "named twice"} {
+	for _, want := range []string{"cluster", "page size", "stage bytes", "lease ttl", "time to gather", "backoff", `"Pods"`, "named twice"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() = %v, want it to name %q", err, want)
 		}

@@ -40,6 +40,7 @@ or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_s
 	flags.DurationVar(&r.config.DiscoverEvery, "discover-every", 0, `how often "*" and resources that are not served yet are looked for (default 30s)`)
 	flags.DurationVar(&r.config.KeepVanished, "keep-vanished", 0, `how long the log of a collection of "*" is kept after the API server ceased to serve it (default 1h)`)
 	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
+	flags.DurationVar(&r.config.Gather, "gather", 0, "how long after some changes of a collection those that follow are gathered, which saves CPU and delays them; at most 1s (default: not at all)")
 	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
 	flags.StringVar((*string)(&r.config.WatchList), "watch-list", "", "`way` in which initial states are read: auto lists, and streams where a list runs out of time; always, only or never stream (default auto)")
 	flags.DurationVar(&r.config.WatchListTimeout, "watch-list-timeout", 0, "how long a streaming start may go without an object and without its end before the collection is listed instead (default 30s)")
