@@ -22,6 +22,7 @@ func Family() harness.Family {
 const (
 	ours     = "ours"
 	three    = "ours, 3 replicas"
+	single   = "ours, one process"
 	besideBy = "kube-controller-manager"
 )
 
@@ -42,7 +43,10 @@ func besideManager(ctx context.Context, b *harness.Bench) (err error) {
 	if err != nil {
 		return err
 	}
-	b.Note("jobs: Kubernetes 1.36 on two clusters of test/kube, %d simulated nodes each, without client-side limits; the CPU of ours is of log, reflector, index, queue and workers, a process each, that of the manager includes its garbage collector, which runs beside ours too", nodes)
+	b.Note("jobs: Kubernetes 1.36 on two clusters of test/kube, %d simulated nodes each, without client-side limits; the CPU of ours is of log, reflector, index, queue and workers, a process each, that of the manager includes its garbage collector, which runs beside ours too; our reflector gathers changes for %v", nodes, gather)
+	if err := r.rest(ctx); err != nil {
+		return err
+	}
 	many, err := harness.Interleave(ctx, b, harness.Plan{What: "many", Rounds: 5, Turn: time.Second, Rotate: true},
 		r.side(ours, 1, 100, 10), r.side(besideBy, 0, 100, 10), r.side(three, 3, 100, 10))
 	if err != nil {
@@ -50,6 +54,14 @@ func besideManager(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	few, err := harness.Interleave(ctx, b, harness.Plan{What: "few", Rounds: 5, Turn: time.Second, Rotate: true},
 		r.side(ours, 1, 20, 5), r.side(besideBy, 0, 20, 5))
+	if err != nil {
+		return err
+	}
+	if err := r.unite(ctx); err != nil {
+		return err
+	}
+	one, err := harness.Interleave(ctx, b, harness.Plan{What: "one process", Rounds: 5, Turn: time.Second, Rotate: true},
+		r.side(single, 0, 100, 10), r.side(besideBy, 0, 100, 10))
 	if err != nil {
 		return err
 	}
@@ -62,6 +74,10 @@ func besideManager(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	cpu = cpu.With("the manager beside ours", "s", many.Of(ours, otherManager))
 	b.Add(cpu)
+	b.Add(harness.Compare("the same, less what the processes take of that time while nothing happens", "s", many.Of(ours, "net"), besideBy, many.Of(besideBy, "net"), nil))
+	b.Add(harness.Compare("the same, CPU of API server and etcd", "s", many.Of(ours, ourServers), besideBy, many.Of(besideBy, besideServers), nil))
+	b.Add(harness.Compare("100 Jobs of 10 pods, all of ours in one process", "pods/s", one.Of(single, "rate"), besideBy, one.Of(besideBy, "rate"), nil))
+	b.Add(harness.Compare("100 Jobs of 10 pods, all of ours in one process, CPU for a thousand pods", "s", one.Of(single, "cpu"), besideBy, one.Of(besideBy, "cpu"), nil))
 	b.Add(harness.Compare("20 Jobs of 5 pods, from creation to complete, p50", "s", few.Of(ours, "p50"), besideBy, few.Of(besideBy, "p50"), harness.AtMost("ratio", 1)))
 	return nil
 }
@@ -69,14 +85,21 @@ func besideManager(ctx context.Context, b *harness.Bench) (err error) {
 // parts are what the CPU of ours is of, besides the workers.
 var parts = []string{"nats", "reflector", "indexer", "queue"}
 
-const workers = "workers"
+const (
+	workers  = "workers"
+	together = "one process" // in the place of all of them
+)
 
-// side runs a population of Jobs in each turn.
+// side runs a population of Jobs in each turn, with so many replicas of workers of ours, or without
+// any on the manager's cluster.
 func (r *rig) side(name string, replicas, jobs, pods int) harness.Side {
 	return harness.Side{Name: name, Run: func(ctx context.Context, _ time.Duration) (_ map[string]float64, err error) {
-		on := r.beside
-		if replicas > 0 {
-			on = r.ours
+		on, counted := r.beside, []string{besideBy}
+		switch {
+		case name == single:
+			on, counted = r.ours, []string{together}
+		case replicas > 0:
+			on, counted = r.ours, append(slices.Clone(parts), workers)
 			if err := r.plane.Control(ctx, replicas, 1, "job"); err != nil {
 				return nil, err
 			}
@@ -104,11 +127,9 @@ func (r *rig) side(name string, replicas, jobs, pods int) harness.Side {
 		for part, used := range after {
 			got[part] = (used - before[part]).Seconds() / thousand
 		}
-		if got["cpu"] = got[besideBy]; replicas > 0 {
-			got["cpu"] = got[workers]
-			for _, part := range parts {
-				got["cpu"] += got[part]
-			}
+		for _, part := range counted {
+			got["cpu"] += got[part]
+			got["net"] += got[part] - r.resting[part]*took.Seconds()/thousand
 		}
 		return got, on.clear(ctx)
 	}}

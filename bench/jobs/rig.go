@@ -21,14 +21,26 @@ import (
 // nodes of each cluster have room for 110 pods each.
 const nodes = 12
 
+// ourServers and besideServers are API server and etcd of each cluster.
+const (
+	ourServers    = "our API server and etcd"
+	besideServers = "API server and etcd of the manager"
+)
+
 // otherManager is the kube-controller-manager of our cluster, without its Job controller.
 const otherManager = "the other manager"
+
+// gather is how long our reflector gathers changes that follow closely: nobody waits for a pod's
+// next change, as the syncs that it leads to come a second later.
+const gather = 50 * time.Millisecond
 
 // rig is two clusters, one with kube-controller-manager's Job controller and one with ours.
 type rig struct {
 	bench        *harness.Bench
 	ours, beside *cluster
 	plane        *plane.Plane
+	alone        *harness.Child     // all of ours, once it is in one process
+	resting      map[string]float64 // of a second, the CPU that each part takes while nothing happens
 }
 
 type cluster struct {
@@ -47,8 +59,26 @@ func newRig(ctx context.Context, b *harness.Bench) (r *rig, err error) {
 	if r.beside, err = newCluster(ctx, b, "manager", "--controllers", all); err != nil {
 		return r, err
 	}
-	r.plane, err = plane.StartPlane(ctx, b, "jobs", plane.PlaneConfig{Kubeconfig: r.ours.Kubeconfig(), Grace: time.Minute})
+	r.plane, err = plane.StartPlane(ctx, b, "jobs", r.config())
 	return r, err
+}
+
+func (r *rig) config() plane.PlaneConfig {
+	return plane.PlaneConfig{Kubeconfig: r.ours.Kubeconfig(), Grace: time.Minute, Gather: gather}
+}
+
+// unite replaces the processes of ours by one, as `deltaplane up` is.
+func (r *rig) unite(ctx context.Context) error {
+	p := r.plane
+	r.plane = nil
+	if err := p.Close(); err != nil {
+		return err
+	}
+	cfg := r.config()
+	cfg.Controllers, cfg.Identity, cfg.Rate = []string{"job"}, "bench", 1
+	var err error
+	r.alone, err = plane.StartAlone(ctx, r.bench, "alone", cfg)
+	return err
 }
 
 func newCluster(ctx context.Context, b *harness.Bench, name string, args ...string) (c *cluster, err error) {
@@ -63,6 +93,9 @@ func newCluster(ctx context.Context, b *harness.Bench, name string, args ...stri
 func (r *rig) close() (err error) {
 	if r.plane != nil {
 		err = r.plane.Close()
+	}
+	if r.alone != nil {
+		err = errors.Join(err, r.alone.Stop())
 	}
 	for _, c := range []*cluster{r.ours, r.beside} {
 		if c != nil {
@@ -84,19 +117,83 @@ func (r *rig) usage() (map[string]time.Duration, error) {
 		errs = append(errs, err)
 		used[part] += u.CPU
 	}
-	for _, part := range parts {
-		add(part, r.plane.Parts[part])
+	for _, p := range r.children() {
+		add(p.part, p.child)
 	}
-	used[workers] = 0
-	for _, c := range r.plane.Workers {
-		add(workers, c)
-	}
-	for name, c := range map[string]*cluster{besideBy: r.beside, otherManager: r.ours} {
-		cpu, err := harness.ProcessCPU(c.PID("kube-controller-manager"))
+	for _, p := range []struct {
+		part    string
+		of      *cluster
+		program string
+	}{
+		{besideBy, r.beside, "kube-controller-manager"},
+		{otherManager, r.ours, "kube-controller-manager"},
+		{besideServers, r.beside, "kube-apiserver"},
+		{besideServers, r.beside, "etcd"},
+		{ourServers, r.ours, "kube-apiserver"},
+		{ourServers, r.ours, "etcd"},
+	} {
+		cpu, err := harness.ProcessCPU(p.of.PID(p.program))
 		errs = append(errs, err)
-		used[name] = cpu
+		used[p.part] += cpu
 	}
 	return used, errors.Join(errs...)
+}
+
+// restFor is how long nothing happens while the parts are looked at.
+const restFor = 20 * time.Second
+
+// rest measures what each part takes while nothing happens, with one replica of workers.
+func (r *rig) rest(ctx context.Context) (err error) {
+	if err := r.plane.Control(ctx, 1, 1, "job"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.plane.Release()) }()
+	pause := func(d time.Duration) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := pause(restFor / 4); err != nil { // what has just started is not at rest
+		return err
+	}
+	before, err := r.usage()
+	if err != nil {
+		return err
+	}
+	if err := pause(restFor); err != nil {
+		return err
+	}
+	after, err := r.usage()
+	r.resting = map[string]float64{}
+	for part, used := range after {
+		r.resting[part] = (used - before[part]).Seconds() / restFor.Seconds()
+	}
+	return err
+}
+
+// child is a process of ours.
+type child struct {
+	part  string
+	child *harness.Child
+}
+
+func (r *rig) children() (all []child) {
+	if r.alone != nil {
+		all = append(all, child{together, r.alone})
+	}
+	if r.plane == nil {
+		return all
+	}
+	for _, part := range parts {
+		all = append(all, child{part, r.plane.Parts[part]})
+	}
+	for _, c := range r.plane.Workers {
+		all = append(all, child{workers, c})
+	}
+	return all
 }
 
 // profiled runs work with a CPU profile of each part of ours, when it is a turn of ours.
@@ -104,13 +201,9 @@ func (r *rig) profiled(side string, work func() error) error {
 	if side == besideBy {
 		return work()
 	}
-	for _, part := range parts {
+	for _, p := range r.children() {
 		inner := work
-		work = func() error { return r.bench.Profiled(r.plane.Parts[part], "jobs-"+part, inner) }
-	}
-	for _, c := range r.plane.Workers {
-		inner := work
-		work = func() error { return r.bench.Profiled(c, "jobs-"+workers, inner) }
+		work = func() error { return r.bench.Profiled(p.child, "jobs-"+p.part, inner) }
 	}
 	return work()
 }

@@ -28,7 +28,7 @@ import (
 
 // PlaneConfig is one part of a plane, in a child of its own.
 type PlaneConfig struct {
-	Part  string `json:"part"` // cluster, nats, queue, indexer, reflector or controllers
+	Part  string `json:"part"` // cluster, nats, queue, indexer, reflector, controllers, or all but the cluster
 	Dir   string `json:"dir"`
 	API   string `json:"api"`
 	NATS  string `json:"nats"`
@@ -43,6 +43,7 @@ type PlaneConfig struct {
 	Zones     int           `json:"zones"` // of the nodes; 0 for one without a name
 	Heartbeat time.Duration `json:"heartbeat"`
 	Liveness  time.Duration `json:"liveness"` // 0 for the reflector's default
+	Gather    time.Duration `json:"gather"`   // the reflector's
 
 	Identity    string        `json:"identity"`
 	Controllers []string      `json:"controllers"`
@@ -51,6 +52,8 @@ type PlaneConfig struct {
 
 	OTLP       string  `json:"otlp"` // URL of a collector of traces; none when empty
 	TraceRatio float64 `json:"trace_ratio"`
+
+	within []stream.Option // how parts of one process connect to the log
 }
 
 // PlaneServer is the servant for one part of a plane.
@@ -61,7 +64,7 @@ func PlaneServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, er
 	}
 	start := map[string]func(context.Context, PlaneConfig) (*harness.Servant, error){
 		"cluster": planeCluster, "nats": planeNATS, "queue": planeQueue,
-		"indexer": planeIndexer, "reflector": planeReflector, "controllers": planeControllers,
+		"indexer": planeIndexer, "reflector": planeReflector, "controllers": planeControllers, "all": planeAll,
 	}[cfg.Part]
 	if start == nil {
 		return nil, fmt.Errorf("unknown part %q", cfg.Part)
@@ -111,7 +114,7 @@ func planeIndexer(ctx context.Context, cfg PlaneConfig) (*harness.Servant, error
 	if err != nil {
 		return nil, err
 	}
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
+	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS, Options: cfg.within})
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +136,12 @@ func planeReflector(ctx context.Context, cfg PlaneConfig) (*harness.Servant, err
 	if err != nil {
 		return nil, err
 	}
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
+	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS, Options: cfg.within})
 	if err != nil {
 		return nil, err
 	}
 	s, err := reflector.New(reflector.Config{
-		RPC: rpc.ServerConfig{Listen: "127.0.0.1:0"}, Resources: reflector.DefaultResources(), LivenessEvery: cfg.Liveness,
+		RPC: rpc.ServerConfig{Listen: "127.0.0.1:0"}, Resources: reflector.DefaultResources(), LivenessEvery: cfg.Liveness, Gather: cfg.Gather,
 	}, conn, client, tel)
 	if err != nil {
 		return nil, err
@@ -157,7 +160,7 @@ func planeControllers(ctx context.Context, cfg PlaneConfig) (*harness.Servant, e
 	if err != nil {
 		return nil, err
 	}
-	conn, err := deltalog.Connect(ctx, deltalog.Config{URL: cfg.NATS})
+	conn, err := deltalog.Connect(ctx, deltalog.Config{URL: cfg.NATS, Options: cfg.within})
 	if err != nil {
 		return nil, err
 	}
