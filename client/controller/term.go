@@ -88,6 +88,7 @@ func (t *term) run(ctx context.Context) (again string, err error) {
 	again, err = t.work(ctx)
 	stop()
 	watches.Wait()
+	defer func() { t.load.causes.end(false) }() // of what is left to the next leader
 	if again != "" || err != nil || ctx.Err() != nil {
 		return again, err
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/internal/feed"
 	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
@@ -53,5 +55,23 @@ func TestAKeyCarriesTheNewestRecordedCauseOfALoad(t *testing.T) {
 	}
 	if ended := spans.Ended(); len(ended) != mostSpans || ended[0].Status().Code != otelcodes.Error {
 		t.Errorf("%d spans of keys that are given up have ended", len(ended))
+	}
+}
+
+func TestSpansOfKeysThatAreLeftToTheNextLeaderEnd(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	c := New(nil, nil, Options{Name: "test", Tracer: provider})
+	leads := newTerm(c, client.Item{}, "g", feed.State{Generation: "g", Swept: time.Now().Unix()}, "")
+	_, span := provider.Tracer("test").Start(t.Context(), "trigger")
+	leads.load.causes.spans = append(leads.load.causes.spans, span)
+	leads.load.keys["ns/a"] = client.Barrier{}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if again, err := leads.run(over); again != "" || err != nil {
+		t.Errorf("%q, %v", again, err)
+	}
+	if ended := spans.Ended(); len(ended) != 1 || ended[0].Status().Code != otelcodes.Error {
+		t.Errorf("%d spans have ended", len(ended))
 	}
 }
