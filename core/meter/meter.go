@@ -1,6 +1,9 @@
 package meter
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 const (
 	// lately is how long what somebody counted is taken for what goes on.
@@ -16,13 +19,9 @@ type (
 	Flow [5]float64
 )
 
-// Set is what was read lately. It is made by make or a literal, and is for one goroutine at a time.
-type Set map[id]*meter
-
-type id struct {
-	name  string
-	since int64
-}
+// Set is what was read lately, by name and by since when it is counted. It is made by make or a
+// literal, and is for one goroutine at a time.
+type Set map[string]map[int64]*meter
 
 type meter struct {
 	at    time.Time
@@ -35,8 +34,7 @@ type meter struct {
 // fell began again: their rates are known from the next reading on. A reading that follows at once
 // on another one is left out.
 func (s Set) Count(name string, since int64, at time.Time, r Reading) {
-	by := id{name, since}
-	before := s[by]
+	before := s[name][since]
 	if before != nil && at.Sub(before.at) < apart {
 		return
 	}
@@ -48,14 +46,17 @@ func (s Set) Count(name string, since int64, at time.Time, r Reading) {
 			now.known = now.known && r[i] >= before.last[i]
 		}
 	}
-	s[by] = now
+	if s[name] == nil {
+		s[name] = map[int64]*meter{}
+	}
+	s[name][since] = now
 }
 
 // Flow is what all that count under a name did within the last 10 s, together; false while nobody
 // knows.
 func (s Set) Flow(name string, at time.Time) (sum Flow, known bool) {
-	for by, one := range s {
-		if by.name != name || !one.known || at.Sub(one.at) > lately {
+	for _, one := range s[name] {
+		if !one.known || at.Sub(one.at) > lately {
 			continue
 		}
 		known = true
@@ -69,7 +70,7 @@ func (s Set) Flow(name string, at time.Time) (sum Flow, known bool) {
 // Rate takes a reading of one count, and is its rate; nil while it is not known.
 func (s Set) Rate(name string, at time.Time, count int64, since uint64) *float64 {
 	s.Count(name, int64(since), at, Reading{count}) //nolint:gosec // it only tells epochs apart
-	if f := s[id{name, int64(since)}]; f.known {    //nolint:gosec // as above
+	if f := s[name][int64(since)]; f.known {        //nolint:gosec // as above
 		return new(f.flow[0])
 	}
 	return nil
@@ -77,9 +78,10 @@ func (s Set) Rate(name string, at time.Time, count int64, since uint64) *float64
 
 // Forget drops what nobody has counted for a minute.
 func (s Set) Forget(at time.Time) {
-	for by, one := range s {
-		if at.Sub(one.at) > 6*lately {
-			delete(s, by)
+	for name, counted := range s {
+		maps.DeleteFunc(counted, func(_ int64, one *meter) bool { return at.Sub(one.at) > 6*lately })
+		if len(counted) == 0 {
+			delete(s, name)
 		}
 	}
 }

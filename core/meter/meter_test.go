@@ -48,10 +48,10 @@ func TestThoseWhoAnsweredLatelyAddUpAndOthersAreForgotten(t *testing.T) {
 		t.Errorf("servers that answered long ago still add: %v", f)
 	}
 	s.Forget(start.Add(time.Minute))
-	if len(s) != 3 {
-		t.Errorf("%d meters after a minute, want 3", len(s))
+	if len(s) != 2 || len(s["q"]) != 2 {
+		t.Errorf("%d names after a minute, want 2", len(s))
 	}
 	if s.Forget(start.Add(2 * time.Minute)); len(s) != 0 {
-		t.Errorf("%d meters are left", len(s))
+		t.Errorf("%d names are left", len(s))
 	}
 }

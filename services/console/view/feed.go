@@ -78,6 +78,7 @@ func (f *feed) run(ctx context.Context) {
 			if !f.take(&e) {
 				f.drop()
 				f.fail(errTooManyKeys)
+				f.later() // what was asked for meanwhile is part of what does not fit
 				wait = fullFor
 				break
 			}
@@ -104,9 +105,26 @@ func (f *feed) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.expect()
+	f.forget()
+}
+
+// forget gives up the keys that are shown. f.mu is locked.
+func (f *feed) forget() {
 	f.h.keys.free(len(f.keys))
 	f.change++
 	f.keys, f.sorted, f.came, f.went, f.set, f.synced = map[string]uint64{}, nil, nil, false, f.change, false
+}
+
+// room takes room for a key. What is shown gives way to a state that comes. f.mu is locked.
+func (f *feed) room() bool {
+	if f.h.keys.take() {
+		return true
+	}
+	if f.coming == nil || len(f.keys) == 0 {
+		return false
+	}
+	f.forget()
+	return f.h.keys.take()
 }
 
 func (f *feed) fail(err error) {
@@ -183,7 +201,7 @@ func (f *feed) put(key string, chosen, fails bool) (fits bool) {
 	switch {
 	case fails == f.failed[key]:
 	case fails:
-		if !f.h.keys.take() {
+		if !f.room() {
 			return false
 		}
 		f.failed[key] = true
@@ -198,7 +216,7 @@ func (f *feed) put(key string, chosen, fails bool) (fits bool) {
 	_, known := into[key]
 	switch {
 	case chosen:
-		if !known && !f.h.keys.take() {
+		if !known && !f.room() {
 			return false
 		}
 		into[key] = f.change

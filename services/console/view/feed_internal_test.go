@@ -87,3 +87,29 @@ func TestTheKeysOfAllFeedsOfACallerAreBoundedTogether(t *testing.T) {
 		t.Errorf("room is taken for %d keys where there are none", h.keys.kept.Load())
 	}
 }
+
+func TestWhatIsShownGivesWayToAStateThatComes(t *testing.T) {
+	t.Parallel()
+	h := &Hub{keys: room{most: 4}}
+	f := newFeed(h, question{}, nil)
+	state := func(n int) (fits bool) {
+		f.take(&client.Event{Type: client.EventGap})
+		for i := range n {
+			if !f.take(&client.Event{Type: client.EventAdded, Object: client.Object{Key: strconv.Itoa(i)}}) {
+				return false
+			}
+		}
+		return f.take(&client.Event{Type: client.EventInitialEnd})
+	}
+	for _, n := range []int{3, 3, 4, 1} {
+		if !state(n) {
+			t.Fatalf("%d keys do not fit", n)
+		}
+		if keys, _ := f.all(); len(keys) != n || h.keys.kept.Load() != int64(n) {
+			t.Errorf("%d keys are shown and room is taken for %d, want %d", len(keys), h.keys.kept.Load(), n)
+		}
+	}
+	if state(5) {
+		t.Error("a key too many fits")
+	}
+}

@@ -99,6 +99,14 @@ func (a again) soon() {
 	}
 }
 
+// later takes back what soon asked for.
+func (a again) later() {
+	select {
+	case <-a.sooner:
+	default:
+	}
+}
+
 // looks has look look until ctx ends. It returns when to look again.
 func (a again) looks(ctx context.Context, look func(context.Context) (wait time.Duration)) {
 	timer := time.NewTimer(0)
