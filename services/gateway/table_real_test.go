@@ -310,9 +310,19 @@ func (r *rig) sameWatch(path string) {
 			}
 		}()
 	}
+	next := func(n int, change string) string {
+		r.t.Helper()
+		select {
+		case line := <-watches[n]:
+			return line
+		case <-time.After(time.Minute):
+			r.t.Fatalf("watch %d (0 is the gateway's) does not show %s", n, change)
+			return ""
+		}
+	}
 	seen := func(change string) { // one by one: changes that quickly follow each other may be one
 		r.t.Helper()
-		one, other := <-watches[0], <-watches[1]
+		one, other := next(0, change), next(1, change)
 		var a, b map[string]any
 		if json.Unmarshal([]byte(one), &a) != nil || json.Unmarshal([]byte(other), &b) != nil || !reflect.DeepEqual(a, b) {
 			r.t.Errorf("%s is %s at one and %s at the other", change, one, other)
