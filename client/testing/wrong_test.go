@@ -3,6 +3,7 @@ package testing_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	dptest "github.com/deltaplane/deltaplane/client/testing"
 )
@@ -38,8 +39,9 @@ func TestASwallowedConflictIsFound(t *testing.T) {
 // Nothing but stale reads is needed for it, and passing writes to Wrote is what helps.
 func TestAWriteThatIsNotPassedToWroteIsFound(t *testing.T) {
 	t.Parallel()
-	stale := dptest.Config{Rates: dptest.Rates{
-		FailedReads: -1, BrokenStreams: -1, DuplicateKeys: -1, LateKeys: -1, LostLeases: -1, KilledWorkers: -1,
+	// The next change is made long before the lagging replica has this one, however slow the machine is.
+	stale := dptest.Config{Lag: 2 * time.Second, Rates: dptest.Rates{
+		StaleReads: 0.6, FailedReads: -1, BrokenStreams: -1, DuplicateKeys: -1, LateKeys: -1, LostLeases: -1, KilledWorkers: -1,
 		Conflicts: -1, LostAnswers: -1, RefusedCalls: -1,
 	}}
 	stale.Seed = fails(t, stale, notes{forgets: true})
