@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -90,8 +92,10 @@ const tokensPolled = 400 * time.Millisecond
 // where METHOD is a pattern over full method names as path.Match knows them
 // ("/deltaplane.index.v1.IndexService/*"); without any, all methods are
 // allowed. Empty lines and lines that begin with # are skipped. A token has at
-// least 16 characters. To begin with, a file without a token is an error. A nil
-// log discards.
+// least 16 characters. In its place a line may have its SHA-256 in hexadecimal
+// digits, as sha256:HEX ([HashedToken]): one who reads the file can then not call
+// with what it holds. To begin with, a file without a token is an error. Errors
+// name the line and show no token. A nil log discards.
 func NewTokens(c AuthConfig, log *slog.Logger) (*Tokens, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -220,8 +224,9 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 		if len(fields) < 2 {
 			return nil, fmt.Errorf("rpc: token file line %d: want TOKEN NAME [METHOD...]", n)
 		}
-		if len(fields[0]) < 16 {
-			return nil, fmt.Errorf("rpc: token file line %d: token is shorter than 16 characters", n)
+		key, err := tokenKey(fields[0])
+		if err != nil {
+			return nil, fmt.Errorf("rpc: token file line %d: %w", n, err)
 		}
 		id := &access.Identity{User: fields[1], Source: access.TokenFile}
 		methods := fields[2:]
@@ -237,7 +242,7 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 				return nil, fmt.Errorf("rpc: token file line %d: method pattern %q: %w", n, pattern, err)
 			}
 		}
-		grants[sha256.Sum256([]byte(fields[0]))] = grant{id: id, methods: methods}
+		grants[key] = grant{id: id, methods: methods}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("rpc: token file: %w", err)
@@ -246,6 +251,35 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 		return nil, errNoToken
 	}
 	return grants, nil
+}
+
+// tokenKey is the hash of the token of a line, which may be there in its place.
+func tokenKey(field string) (key [sha256.Size]byte, err error) {
+	if scheme, digits, ok := strings.Cut(field, ":"); ok && strings.EqualFold(scheme, "sha256") {
+		sum, err := hex.DecodeString(digits)
+		if err != nil || len(sum) != len(key) {
+			return key, fmt.Errorf("sha256: want %d hexadecimal digits", 2*len(key))
+		}
+		return [sha256.Size]byte(sum), nil
+	}
+	if len(field) < 16 {
+		return key, errors.New("token is shorter than 16 characters")
+	}
+	return sha256.Sum256([]byte(field)), nil
+}
+
+// HashedToken is what a line of a token file may have in place of the token. A token
+// that is shorter than 16 characters, or has white space in it, is an error, which
+// does not show it.
+func HashedToken(token string) (string, error) {
+	switch {
+	case len(token) < 16:
+		return "", errors.New("rpc: token is shorter than 16 characters")
+	case strings.ContainsFunc(token, unicode.IsSpace):
+		return "", errors.New("rpc: token has white space in it")
+	}
+	sum := sha256.Sum256([]byte(token))
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
 // BearerToken is the token that a call presents in its "authorization" header.

@@ -272,14 +272,55 @@ func write(t *testing.T, dir, name, text string) string {
 func TestTokenFileFaultsNameTheLineAndNeverTheToken(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                               "no token",
-		"a-secret-that-is-long":          "line 1",
-		"short name":                     "shorter",
-		"# c\na-secret-that-is-long n [": "line 2: method pattern",
+		"":                      "no token",
+		"a-secret-that-is-long": "line 1",
+		"short name":            "shorter",
+		"sha256:secret name":    "line 1: sha256: want 64",
+		"\nSHA256:" + strings.Repeat("5ec2e7", 8) + " secret": "line 2: sha256: want 64",
+		"# c\na-secret-that-is-long n [":                      "line 2: method pattern",
 	} {
 		_, err := rpc.NewTokens(rpc.AuthConfig{TokenFile: write(t, t.TempDir(), "tokens", text)}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v, want an error with %q and no token", text, err, want)
+		}
+	}
+}
+
+func TestATokenFileMayHaveTheHashInPlaceOfAToken(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef-alice"
+	hash, err := rpc.HashedToken(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, written := range []string{
+		hash, "sha256:" + strings.ToUpper(strings.TrimPrefix(hash, "sha256:")),
+		"sha256:065b936147be73a2e128bc7b5a741c4cd8d53daf3884b63922c72fdb37257861", // by sha256sum
+	} {
+		tokens, err := rpc.NewTokens(rpc.AuthConfig{TokenFile: write(t, t.TempDir(), "tokens", written+" alice groups=web /a.B/*\n")}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := tokens.Presented(token, "/a.B/C")
+		if err != nil || who.User != "alice" || !slices.Equal(who.Groups, []string{"web"}) {
+			t.Errorf("%s: the token is taken for %v, %v", written, who, err)
+		}
+		if _, err := tokens.Presented(token, "/a.C/D"); err == nil || rpc.Code(err) == codes.Unauthenticated {
+			t.Errorf("%s: a method that is not named: %v", written, err)
+		}
+		for _, shown := range []string{written, strings.TrimPrefix(written, "sha256:")} {
+			if who, err := tokens.Presented(shown, "/a.B/C"); rpc.Code(err) != codes.Unauthenticated {
+				t.Errorf("%s lets in: %v, %v", shown, who, err)
+			}
+		}
+	}
+}
+
+func TestATokenThatNoFileCouldHaveIsNotHashed(t *testing.T) {
+	t.Parallel()
+	for token, want := range map[string]string{"": "shorter", "secret": "shorter", "a-secret that-is-long": "white space"} {
+		if hash, err := rpc.HashedToken(token); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %s, %v, want an error with %q and no token", token, hash, err, want)
 		}
 	}
 }
