@@ -35,7 +35,8 @@ func newInit() *cobra.Command {
                 nats.nk         key of its NATS user (reflector, indexer, controllers)
                 policy.yaml     what its callers may do (reflector, indexer, queue)
                 tokens          callers that show a token, for --auth-token-file (reflector,
-                                indexer, queue): you, by admin/token, as in the console
+                                indexer, queue): you, by admin/token, as in the console, and
+                                whom you add
                 kubeconfig      how it calls the API server (reflector, controllers, gateway, node,
                                 admin)
                 redis-password  password of the Redis user "deltaplane" (queue)
@@ -49,9 +50,13 @@ deploy/compose.secure.yaml runs with all of it. A policy.yaml of before gateways
 to let the group deltaplane:gateways read, as the groups beside it.
 
 It may be run again at any time: keys, passwords and policies stay as they are, and a
-certificate is renewed when a third of its lifetime is left or its names have changed. Our
-services notice that by themselves; nats-server needs a reload (SIGHUP), redis-server a
-restart. To replace a key or password delete its file before.`,
+certificate is renewed when a third of its lifetime is left or its names have changed. In
+tokens it replaces the lines of deltaplane:admin by one with admin/token and leaves all
+others. It writes what follows from other files again whole: ca.crt outside of authority/,
+kubeconfig, users.conf, users.acl and the indexer's encryption.keys.
+
+Our services notice changed files by themselves; nats-server needs a reload (SIGHUP),
+redis-server a restart. To replace a key, a token or a password delete its file before.`,
 		Example: `  deltaplane certs init certs --hosts deltaplane.example.com`,
 		Args:    cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {

@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -63,26 +62,6 @@ func (m *maker) run() error {
 		return err
 	}
 	return errors.Join(m.encryption(), m.redis(), m.token())
-}
-
-// token makes the operator's token, for who calls without a certificate, such as a browser, and
-// has each part that decides know it.
-func (m *maker) token() error {
-	const file = "admin/token"
-	if err := m.once(file, "token of the operator, for the console", func() ([]byte, error) { return []byte(rand.Text() + "\n"), nil }); err != nil {
-		return err
-	}
-	token, err := os.ReadFile(m.path(file))
-	if err != nil {
-		return err
-	}
-	line := fmt.Appendf(nil, "%s deltaplane:admin groups=%s\n", bytes.TrimSpace(token), operatorsGroup)
-	for _, p := range parts() {
-		if p.answers {
-			err = errors.Join(err, m.always(p.name+"/tokens", "tokens of callers", line))
-		}
-	}
-	return err
 }
 
 // encryption makes the file of encryption keys, which the reflector and the indexers have alike:
