@@ -51,9 +51,9 @@ to let the group deltaplane:gateways read, as the groups beside it.
 
 It may be run again at any time: keys, passwords and policies stay as they are, and a
 certificate is renewed when a third of its lifetime is left or its names have changed. In
-tokens it replaces the lines of deltaplane:admin by one with admin/token and leaves all
-others. It writes what follows from other files again whole: ca.crt outside of authority/,
-kubeconfig, users.conf, users.acl and the indexer's encryption.keys.
+tokens it replaces the lines of deltaplane:admin by one with the hash of admin/token and
+leaves all others. It writes what follows from other files again whole: ca.crt outside of
+authority/, kubeconfig, users.conf, users.acl and the indexer's encryption.keys.
 
 Our services notice changed files by themselves; nats-server needs a reload (SIGHUP),
 redis-server a restart. To replace a key, a token or a password delete its file before.`,

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 // operator is the user of the token that is made.
 const operator = "deltaplane:admin"
 
 // token makes the operator's token, for who calls without a certificate, such as a browser, and
-// has each part that decides know it.
+// has each part that decides know it by its hash: the token is in no folder of a part.
 func (m *maker) token() error {
 	const file = "admin/token"
 	if err := m.once(file, "token of the operator, for the console", func() ([]byte, error) { return []byte(rand.Text() + "\n"), nil }); err != nil {
@@ -23,7 +25,11 @@ func (m *maker) token() error {
 	if err != nil {
 		return err
 	}
-	line := fmt.Appendf(nil, "%s %s groups=%s", bytes.TrimSpace(token), operator, operatorsGroup)
+	hashed, err := rpc.HashedToken(string(bytes.TrimSpace(token)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.path(file), err)
+	}
+	line := fmt.Appendf(nil, "%s %s groups=%s", hashed, operator, operatorsGroup)
 	for _, p := range parts() {
 		if p.answers {
 			err = errors.Join(err, m.caller(p.name+"/tokens", line))

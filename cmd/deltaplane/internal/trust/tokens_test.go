@@ -74,6 +74,44 @@ func TestTokensThatTheOperatorAddedStay(t *testing.T) {
 	}
 }
 
+func TestTheOperatorsTokenIsInNoFolderOfAPart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	newMaker(dir, time.Now()).states(t)
+	token := strings.TrimSpace(read(t, dir, "admin/token"))
+	// As certs init wrote the file before it knew hashes.
+	if err := os.WriteFile(filepath.Join(dir, "queue/tokens"), []byte(token+" deltaplane:admin groups=deltaplane:operators\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path := range newMaker(dir, time.Now()).states(t) {
+		if path != "admin/token" && strings.Contains(read(t, dir, path), token) {
+			t.Errorf("%s has the operator's token", path)
+		}
+	}
+	for _, part := range deciding {
+		if got := user(t, dir, part, token); got != operator {
+			t.Errorf("%s takes the operator's token for %q", part, got)
+		}
+	}
+}
+
+func TestATokenOfTheOperatorThatNoPartWouldTakeIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	newMaker(dir, time.Now()).states(t)
+	before := read(t, dir, "queue/tokens")
+	if err := os.WriteFile(filepath.Join(dir, "admin/token"), []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := newMaker(dir, time.Now()).run()
+	if err == nil || !strings.Contains(err.Error(), "admin/token: rpc: token is shorter") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a short token: %v, want an error with the file and no token", err)
+	}
+	if after := read(t, dir, "queue/tokens"); after != before {
+		t.Errorf("the file of the queue becomes %q", after)
+	}
+}
+
 func TestTheOperatorsLineReplacesAllOfItsOwn(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{
