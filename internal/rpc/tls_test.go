@@ -154,8 +154,11 @@ func TestNoCallFailsWhileCertificatesAreRenewed(t *testing.T) {
 	ca := newAuthority(t, t.TempDir())
 	ca.issue(t, "server", nil)
 	ca.issue(t, "client", nil)
+	ca.issue(t, "guest", nil) // who begins with files that do not fit each other is refused
 	cfg := rpc.DialConfig{TLS: ca.files("client"), ServerName: "test.local", Extra: []grpc.DialOption{grpc.WithDisableRetry()}}
 	addr := listening(t, rpc.ServerConfig{TLS: ca.files("server")}, rpc.Options{}, &echo{call: func(context.Context, string) error { return nil }})
+	guest := cfg
+	guest.TLS = ca.files("guest")
 	conn, err := rpc.Dial(addr, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +196,7 @@ func TestNoCallFailsWhileCertificatesAreRenewed(t *testing.T) {
 	})
 	until(func() error {
 		connections.Add(1)
-		conn, err := rpc.Dial(addr, cfg)
+		conn, err := rpc.Dial(addr, guest)
 		if err != nil {
 			return err
 		}
