@@ -294,18 +294,16 @@ func (p *publisher) beat(ctx context.Context) error {
 }
 
 // check ends the term when somebody else took records from the log or changed its limits. An answer
-// that does not come is found out by the next append. The number of keys is read first: what it
-// counts is in the log once nothing waits, and nothing was dropped.
+// that does not come is found out by the next append. Whatever waits, the stage knows how many keys
+// live in the log: what it handed out is acknowledged by now, as drain ends with that.
 func (p *publisher) check(ctx context.Context) error {
-	keys := p.r.state.get().objects
+	var log delta.Record
 	p.mu.Lock()
-	if p.stage.Len() > 0 || p.stage.Lost() {
-		keys = 0
-	}
+	p.stage.Tell(&log)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, p.r.cfg.LivenessEvery)
 	defer cancel()
-	err := p.w.Check(ctx, keys)
+	err := p.w.Check(ctx, log.Live)
 	if errors.Is(err, stream.ErrLogLost) || errors.Is(err, stream.ErrForeign) || errors.Is(err, stream.ErrDeposed) {
 		return err
 	}

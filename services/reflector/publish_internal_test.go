@@ -1,11 +1,19 @@
 package reflector
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
 // A log that stands still again while it is given the list that was asked for: what finds no room
@@ -97,4 +105,74 @@ func TestTheLagIsThatOfTheOldestChangeThatWaits(t *testing.T) {
 	if got := since(); got != 0 {
 		t.Errorf("with nothing waiting: %v, want 0", got)
 	}
+}
+
+// What waits hides neither that keys were taken from the log nor, being new, counts as taken.
+func TestKeysTakenFromTheLogAreNoticedWhileChangesWait(t *testing.T) {
+	t.Parallel()
+	p, js := onLog(t, Config{})
+	change := func(step int8, keys ...string) {
+		p.add(func(st *delta.Stage) {
+			for _, key := range keys {
+				st.Push(delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: delta.NewKey("default", key), RV: "5", Payload: []byte("{}"), Step: step})
+			}
+		})
+	}
+	change(1, "a", "b", "c")
+	if _, err := p.drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	change(0, "a", "b", "a", "b")
+	change(1, "d", "e")
+	if err := p.check(t.Context()); err != nil {
+		t.Errorf("check() of a whole log = %v", err)
+	}
+	s, err := js.Stream(t.Context(), p.r.col.StreamName())
+	if err == nil {
+		err = s.Purge(t.Context(), jetstream.WithPurgeSubject(p.r.col.Subject(delta.NewKey("default", "c"))))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.check(t.Context()); !errors.Is(err, stream.ErrLogLost) {
+		t.Errorf("check() = %v, want %v", err, stream.ErrLogLost)
+	}
+}
+
+// onLog is a publisher to a log of its own.
+func onLog(t *testing.T, cfg Config) (*publisher, jetstream.JetStream) {
+	t.Helper()
+	nc, err := nats.Connect(embeddedtest.NATS(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nc.ConnectedUrl()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reflection{
+		cfg: cfg.withDefaults(), log: conn, metrics: m, relist: make(chan struct{}, 1),
+		col: delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"},
+	}
+	lease, err := conn.Lease(t.Context(), stream.LeaseConfig{Name: r.col.String(), Holder: "test", TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lease.Release(context.WithoutCancel(t.Context())) })
+	w, err := conn.Writer(t.Context(), r.col, stream.WriterConfig{Term: lease.Term})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return newPublisher(r, w, lease, "", &handoverState{shadow: delta.NewShadow(time.Hour)}), js
 }
