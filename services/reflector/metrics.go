@@ -85,7 +85,7 @@ type gauges struct{ s *Service }
 var (
 	objectsDesc   = prometheus.NewDesc("deltaplane_reflector_objects", "Objects in the collection.", []string{"name"}, nil)
 	pendingDesc   = prometheus.NewDesc("deltaplane_reflector_pending", "Changes read and not yet acknowledged by the log.", []string{"name"}, nil)
-	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "From reading a change to its acknowledgement: of the last one, or of the next as long as it has waited.", []string{"name"}, nil)
+	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "From reading a change to its acknowledgement: of the oldest of the last batch, or of the next as long as it has waited.", []string{"name"}, nil)
 	coalescedDesc = prometheus.NewDesc("deltaplane_reflector_coalesced_total", "Changes dropped in favour of a later one of the same key, because the log was slow.", []string{"name"}, nil)
 	droppedDesc   = prometheus.NewDesc("deltaplane_reflector_dropped_total", "Changes left to a list, because the log was slow and too many keys waited.", []string{"name"}, nil)
 	poisonedDesc  = prometheus.NewDesc("deltaplane_reflector_quarantined", "Objects that are quarantined now.", []string{"name"}, nil)

@@ -180,17 +180,10 @@ func (p *publisher) repair() {
 func (p *publisher) publish(ctx context.Context, records []delta.Record, heard, oldest time.Time) (err error) {
 	spans := p.r.tracer.begin(ctx, p.name, records, time.Now())
 	defer func() { endTraces(spans, len(records), err) }()
-	newest, latest, synced := time.Time{}, 0, 0
+	synced := 0
 	for i := range records {
 		if records[i].Kind == delta.KindSynced {
 			synced++
-		}
-		at := records[i].ObservedAt
-		if records[i].Kind != delta.KindDelta || at.IsZero() {
-			continue
-		}
-		if at.After(newest) {
-			newest, latest = at, i
 		}
 	}
 	p.mu.Lock()
@@ -215,7 +208,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard, 
 	if err != nil {
 		return err
 	}
-	p.acknowledged(records, newest, spanOf(spans, latest))
+	p.acknowledged(records, oldest, spans)
 	return nil
 }
 
@@ -232,21 +225,28 @@ func (p *publisher) told(synced int) (complete, due bool) {
 }
 
 // acknowledged reports what has been published. Appends of a busy stage are counted when they are
-// on their way: the writer sends them until they are acknowledged. Of is the span of the newest.
-func (p *publisher) acknowledged(records []delta.Record, newest time.Time, of trace.SpanContext) {
+// on their way: the writer sends them until they are acknowledged.
+func (p *publisher) acknowledged(records []delta.Record, oldest time.Time, spans []traced) {
 	p.lease.Report(p.w.Epoch(), p.w.Acked())
-	name := p.r.label()
+	name, now := p.r.label(), time.Now()
+	seconds := p.r.metrics.publishSeconds.WithLabelValues(name)
 	kinds := map[delta.Kind]int{}
 	for i := range records {
 		kinds[records[i].Kind]++
+		var of trace.SpanContext
+		if len(spans) > 0 && spans[0].at == i {
+			of, spans = spans[0].publish.SpanContext(), spans[1:]
+		}
+		if at := records[i].ObservedAt; records[i].Kind == delta.KindDelta && !at.IsZero() {
+			tracing.Observe(seconds, now.Sub(at).Seconds(), of)
+		}
 	}
 	for kind, n := range kinds {
 		p.r.metrics.published.WithLabelValues(name, kind.String()).Add(float64(n))
 	}
 	var lag time.Duration
-	if !newest.IsZero() {
-		lag = time.Since(newest)
-		tracing.Observe(p.r.metrics.publishSeconds.WithLabelValues(name), lag.Seconds(), of)
+	if !oldest.IsZero() {
+		lag = now.Sub(oldest)
 	}
 	last := records[len(records)-1].Watermark
 	p.mu.Lock()

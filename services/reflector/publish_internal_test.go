@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -136,6 +137,33 @@ func TestKeysTakenFromTheLogAreNoticedWhileChangesWait(t *testing.T) {
 	}
 	if err := p.check(t.Context()); !errors.Is(err, stream.ErrLogLost) {
 		t.Errorf("check() = %v, want %v", err, stream.ErrLogLost)
+	}
+}
+
+// The first of a batch has waited the longest: the lag is its, and the histogram has each.
+func TestTheLagOfABatchIsThatOfItsOldestChange(t *testing.T) {
+	t.Parallel()
+	p, _ := onLog(t, Config{})
+	p.add(func(st *delta.Stage) {
+		for i, age := range []time.Duration{time.Hour, 0} {
+			st.Push(delta.Record{
+				Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key("default/" + string(rune('a'+i))), RV: "5", Payload: []byte("{}"),
+				ObservedAt: time.Now().Add(-age),
+			})
+		}
+	})
+	if _, err := p.drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if lag := p.r.state.get().lag; lag < time.Hour {
+		t.Errorf("the lag is %v, want at least an hour", lag)
+	}
+	var m dto.Metric
+	if err := p.r.metrics.publishSeconds.WithLabelValues(p.r.label()).(prometheus.Histogram).Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	if h := m.GetHistogram(); h.GetSampleCount() != 2 || h.GetSampleSum() < 3600 {
+		t.Errorf("%d changes in %v s, want both of them", h.GetSampleCount(), h.GetSampleSum())
 	}
 }
 

@@ -53,8 +53,8 @@ type view struct {
 	unnamed             uint64 // quarantined objects without a key
 	unnamedWhy          string
 	unnamedAt           time.Time
-	lag                 time.Duration
-	waitingSince        time.Time // when the oldest change was read that waits, or is on its way to the log; zero when none is
+	lag                 time.Duration // of the oldest change of the last batch that got to the log
+	waitingSince        time.Time     // when the oldest change was read that waits, or is on its way to the log; zero when none is
 	reason, lastErr     string
 	attempts            int // failures in a row for that reason
 	lastErrAt, sourceAt time.Time
@@ -83,8 +83,8 @@ func (s *state) get() view {
 	return v
 }
 
-// behind is how far the log is behind the source: the lag of the last change that got there, or how
-// long the next has waited already.
+// behind is how far the log is behind the source: the lag of what got there last, or how long
+// the next change has waited already.
 func (v *view) behind(now time.Time) time.Duration {
 	if v.waitingSince.IsZero() {
 		return v.lag

@@ -81,13 +81,3 @@ func endTraces(spans []traced, records int, err error) {
 		s.event.End()
 	}
 }
-
-// spanOf is the span of a record of the batch; invalid where it has none.
-func spanOf(spans []traced, at int) (of trace.SpanContext) {
-	for _, s := range spans {
-		if s.at == at {
-			of = s.publish.SpanContext()
-		}
-	}
-	return of
-}

@@ -501,7 +501,7 @@ type Mirror struct {
 	Objects int64 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Deltas appended to the log, a second.
 	PublishedRate float64 `protobuf:"fixed64,5,opt,name=published_rate,json=publishedRate,proto3" json:"published_rate,omitempty"`
-	// Time between the newest event and its append.
+	// Time between reading the oldest change of the last batch and its acknowledgement.
 	Lag *durationpb.Duration `protobuf:"bytes,6,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Deltas that wait for the log.
 	Pending int64 `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`

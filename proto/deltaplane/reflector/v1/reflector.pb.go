@@ -482,8 +482,8 @@ type Reflection struct {
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// Objects in the collection.
 	Objects int64 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
-	// Time between the newest event being read from the source and its append being acknowledged, or,
-	// while changes wait, how long the oldest of them has waited if that is longer.
+	// Time from reading the oldest change of the last batch to its acknowledgement, or, while changes
+	// wait, how long the oldest of them has waited if that is longer.
 	Lag *durationpb.Duration `protobuf:"bytes,6,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Deltas read and not yet acknowledged by the log.
 	Pending int64 `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`
