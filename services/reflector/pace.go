@@ -11,7 +11,7 @@ type pace struct {
 	gather time.Duration
 	live   time.Duration // the period of liveness records
 
-	drain func(context.Context) (published int, err error)
+	drain func(context.Context) (changes int, err error)
 	beat  func(context.Context) error
 }
 

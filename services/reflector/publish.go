@@ -144,22 +144,32 @@ func (p *publisher) run(ctx context.Context) error {
 	}}.run(ctx)
 }
 
-// drain publishes until nothing waits, and returns how many records that were.
-func (p *publisher) drain(ctx context.Context) (int, error) {
-	for n := 0; ; {
+// drain publishes until nothing waits, and returns how many changes that were.
+func (p *publisher) drain(ctx context.Context) (changes int, err error) {
+	for {
 		p.mu.Lock()
 		oldest, heard := p.stage.Oldest(), p.heard
 		records := p.stage.Pop(popRecords, popBytes)
 		p.mu.Unlock()
 		if len(records) == 0 {
-			return n, nil
+			return changes, nil
 		}
 		if err := p.publish(ctx, records, heard, oldest); err != nil {
-			return n, err
+			return changes, err
 		}
-		n += len(records)
+		changes += deltas(records)
 		p.repair()
 	}
+}
+
+// deltas is how many of the records are changes.
+func deltas(records []delta.Record) (n int) {
+	for i := range records {
+		if records[i].Kind == delta.KindDelta {
+			n++
+		}
+	}
+	return n
 }
 
 // repair asks for a list when changes found no room, once the log moves again and there is some.

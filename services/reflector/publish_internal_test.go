@@ -167,6 +167,31 @@ func TestTheLagOfABatchIsThatOfItsOldestChange(t *testing.T) {
 	}
 }
 
+// What is no change begins no gathering: the change that follows is published at once.
+func TestADrainCountsChangesAlone(t *testing.T) {
+	t.Parallel()
+	p, _ := onLog(t, Config{})
+	for i, step := range []struct {
+		stage func(*delta.Stage)
+		want  int
+	}{
+		{func(st *delta.Stage) { st.Advance("4") }, 0}, // a bookmark
+		{func(st *delta.Stage) {
+			st.Push(delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: "default/a", RV: "5", Payload: []byte("{}")})
+			st.Control(delta.Record{Kind: delta.KindSynced, RV: "5"})
+			p.lists = append(p.lists, false)
+		}, 1},
+	} {
+		p.add(step.stage)
+		if n, err := p.drain(t.Context()); n != step.want || err != nil {
+			t.Errorf("step %d: drain() = %d, %v, want %d", i, n, err, step.want)
+		}
+		if n := p.r.state.get().pending; n != 0 {
+			t.Errorf("step %d: %d records wait", i, n)
+		}
+	}
+}
+
 // onLog is a publisher to a log of its own.
 func onLog(t *testing.T, cfg Config) (*publisher, jetstream.JetStream) {
 	t.Helper()
