@@ -62,8 +62,9 @@ type Config struct {
 	StageBytes int
 	// Gather is how long after some changes of a collection were published those that follow are
 	// gathered: they make one batch, which costs the reflector, the log and its readers less than
-	// each by itself, and come up to so much later. A change after a pause is published at once. At
-	// most 1 s; default 0 gathers nothing.
+	// each by itself, and come up to so much later. A change after a pause is published at once, and
+	// so is what fills a batch (512 records, 4 MiB or half of StageBytes) or ends a list. At most 1 s;
+	// default 0 gathers nothing.
 	Gather time.Duration
 	// LivenessEvery is the period of liveness records; default 2 s. What is judged by silence is
 	// known no finer than that.

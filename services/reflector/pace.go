@@ -12,34 +12,38 @@ type pace struct {
 	live   time.Duration // the period of liveness records
 
 	drain func(context.Context) (changes int, err error)
+	full  func() bool // what waits is gathered no longer
 	beat  func(context.Context) error
 }
 
-// run publishes what waits, at once after a pause. What follows sooner than gather behind that is
-// gathered until then, unless so much comes that it makes full batches by itself.
+// run publishes what waits, at once after a pause. What follows sooner than gather behind changes
+// is gathered until then, or until full.
 func (p pace) run(ctx context.Context) error {
 	live := time.NewTicker(p.live)
 	defer live.Stop()
-	wake := p.wake // nil while changes are gathered
-	var gathered <-chan time.Time
+	var gathered <-chan time.Time // nil while nothing is gathered
 	for {
 		select {
-		case <-wake:
-			n, err := p.drain(ctx)
-			if err != nil {
-				return err
-			}
-			if p.gather > 0 && n > 0 && n < popRecords {
-				wake, gathered = nil, time.After(p.gather)
+		case <-p.wake:
+			if gathered != nil && !p.full() {
+				continue
 			}
 		case <-gathered:
-			wake, gathered = p.wake, nil
+			gathered = nil
 		case <-live.C:
 			if err := p.beat(ctx); err != nil {
 				return err
 			}
+			continue
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		n, err := p.drain(ctx)
+		if err != nil {
+			return err
+		}
+		if p.gather > 0 && n > 0 {
+			gathered = time.After(p.gather)
 		}
 	}
 }

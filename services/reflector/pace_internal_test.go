@@ -3,55 +3,83 @@ package reflector
 import (
 	"context"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// A change is published at once after a pause, and those that follow closely make one batch. A
-// stream that fills its batches waits for nothing, and without a time to gather nothing does.
+// drained is when a publisher wrote, and how many records.
+type drained struct {
+	at      time.Duration
+	records int
+}
+
+// A change is published at once after a pause, and those that follow closely make one batch, until
+// it is full.
 func TestChangesThatFollowCloselyAreGathered(t *testing.T) {
 	t.Parallel()
-	const ms = time.Millisecond
+	const ms, gather = time.Millisecond, 20 * time.Millisecond
+	type step struct {
+		at time.Duration
+		do func(*publisher)
+	}
 	for name, tc := range map[string]struct {
-		gather  time.Duration
-		batch   int             // what a drain publishes
-		changes []time.Duration // when they come
-		want    []time.Duration // when they are published
+		gather time.Duration
+		stage  int // its bytes
+		steps  []step
+		want   []drained
 	}{
-		"gathered":       {20 * ms, 1, []time.Duration{0, 5 * ms, 10 * ms, 19 * ms}, []time.Duration{0, 20 * ms}},
-		"after a pause":  {20 * ms, 1, []time.Duration{0, 30 * ms}, []time.Duration{0, 30 * ms}},
-		"one after each": {20 * ms, 1, []time.Duration{0, 5 * ms, 25 * ms}, []time.Duration{0, 20 * ms, 40 * ms}},
-		"full batches":   {20 * ms, popRecords, []time.Duration{0, 5 * ms}, []time.Duration{0, 5 * ms}},
-		"nothing said":   {20 * ms, 0, []time.Duration{0, 5 * ms}, []time.Duration{0, 5 * ms}},
-		"no time":        {0, 1, []time.Duration{0, 5 * ms}, []time.Duration{0, 5 * ms}},
+		"gathered": {
+			gather, 0,
+			[]step{{0, changes(1, 0)}, {5 * ms, changes(1, 0)}, {10 * ms, changes(1, 0)}, {19 * ms, changes(1, 0)}},
+			[]drained{{0, 1}, {20 * ms, 3}},
+		},
+		"after a pause":  {gather, 0, []step{{0, changes(1, 0)}, {30 * ms, changes(1, 0)}}, []drained{{0, 1}, {30 * ms, 1}}},
+		"one after each": {gather, 0, []step{{0, changes(1, 0)}, {5 * ms, changes(1, 0)}, {25 * ms, changes(1, 0)}}, []drained{{0, 1}, {20 * ms, 1}, {40 * ms, 1}}},
+		"no time":        {0, 0, []step{{0, changes(1, 0)}, {5 * ms, changes(1, 0)}}, []drained{{0, 1}, {5 * ms, 1}}},
+		"a bookmark":     {gather, 0, []step{{0, bookmark}, {5 * ms, changes(1, 0)}}, []drained{{0, 1}, {5 * ms, 1}}},
+		"full batches":   {gather, 0, []step{{0, changes(popRecords, 0)}, {5 * ms, changes(popRecords, 0)}}, []drained{{0, popRecords}, {5 * ms, popRecords}}},
+		"a burst":        {gather, 0, []step{{0, changes(1, 0)}, {5 * ms, changes(5000, 0)}}, []drained{{0, 1}, {5 * ms, 5000}}},
+		"not yet full":   {gather, 0, []step{{0, changes(1, 0)}, {5 * ms, changes(popRecords-1, 0)}}, []drained{{0, 1}, {20 * ms, popRecords - 1}}},
+		"full by bytes":  {gather, 0, []step{{0, changes(1, 0)}, {5 * ms, changes(1, popBytes)}}, []drained{{0, 1}, {5 * ms, 1}}},
+		"half a stage":   {gather, 8 << 10, []step{{0, changes(1, 0)}, {5 * ms, changes(1, 4<<10)}}, []drained{{0, 1}, {5 * ms, 1}}},
+		"a list": {
+			gather, 0,
+			[]step{{0, changes(500, 0)}, {2 * ms, changes(500, 0)}, {4 * ms, changes(500, 0)}, {6 * ms, changes(9, 0)}, {8 * ms, listed}},
+			[]drained{{0, 500}, {4 * ms, 1000}, {8 * ms, 10}},
+		},
+		"a list of nothing new": {gather, 0, []step{{0, changes(1, 0)}, {5 * ms, listed}, {6 * ms, changes(1, 0)}}, []drained{{0, 1}, {5 * ms, 1}, {20 * ms, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				p := &publisher{r: &reflection{cfg: Config{StageBytes: tc.stage}.withDefaults()}, wake: make(chan struct{}, 1)}
+				p.stage = delta.NewStage(p.r.cfg.StageBytes, "0")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				wake, began := make(chan struct{}, 1), time.Now()
-				var got []time.Duration
+				began, got := time.Now(), []drained(nil)
 				ended := make(chan error, 1)
 				go func() {
-					ended <- pace{wake: wake, gather: tc.gather, live: time.Hour, drain: func(context.Context) (int, error) {
-						got = append(got, time.Since(began))
-						return tc.batch, nil
+					ended <- pace{wake: p.wake, gather: tc.gather, live: time.Hour, full: p.full, drain: func(context.Context) (int, error) {
+						records := taken(p)
+						if len(records) > 0 {
+							got = append(got, drained{time.Since(began), len(records)})
+						}
+						return deltas(records), nil
 					}}.run(ctx)
 				}()
-				for _, at := range tc.changes {
-					time.Sleep(at - time.Since(began))
-					select {
-					case wake <- struct{}{}:
-					default:
-					}
+				for _, step := range tc.steps {
+					time.Sleep(step.at - time.Since(began))
+					step.do(p)
 					synctest.Wait()
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if !slices.Equal(got, tc.want) {
-					t.Errorf("published at %v, want %v", got, tc.want)
+					t.Errorf("published %v, want %v", got, tc.want)
 				}
 				cancel()
 				<-ended
@@ -60,7 +88,50 @@ func TestChangesThatFollowCloselyAreGathered(t *testing.T) {
 	}
 }
 
-// What is gathered holds back no liveness record: its watermark stands before what waits.
+// changes stages so many, each of so many bytes.
+func changes(n, size int) func(*publisher) {
+	return func(p *publisher) {
+		p.add(func(st *delta.Stage) {
+			for range n {
+				rv := next(st)
+				st.Push(delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: delta.NewKey("default", rv), RV: rv, Payload: make([]byte, size)})
+				st.Advance(rv)
+			}
+		})
+	}
+}
+
+func bookmark(p *publisher) { p.add(func(st *delta.Stage) { st.Advance(next(st)) }) }
+
+// listed ends a list.
+func listed(p *publisher) {
+	p.add(func(st *delta.Stage) {
+		st.Control(delta.Record{Kind: delta.KindSynced, RV: st.Watermark()})
+		p.lists = append(p.lists, false)
+	})
+}
+
+// next is a version behind everything that was staged.
+func next(st *delta.Stage) delta.RV {
+	w, _ := strconv.Atoi(st.Watermark())
+	return strconv.Itoa(w + st.Len() + 1)
+}
+
+// taken takes what is staged.
+func taken(p *publisher) (out []delta.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		records := p.stage.Pop(popRecords, popBytes)
+		if len(records) == 0 {
+			p.lists = nil
+			return out
+		}
+		out = append(out, records...)
+	}
+}
+
+// What is gathered holds back no liveness record.
 func TestALivenessRecordDoesNotWaitForWhatIsGathered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -135,13 +135,21 @@ const (
 )
 
 func (p *publisher) run(ctx context.Context) error {
-	return pace{wake: p.wake, gather: p.r.cfg.Gather, live: p.r.cfg.LivenessEvery, drain: p.drain, beat: func(ctx context.Context) error {
+	return pace{wake: p.wake, gather: p.r.cfg.Gather, live: p.r.cfg.LivenessEvery, drain: p.drain, full: p.full, beat: func(ctx context.Context) error {
 		if key := p.r.log.Key(p.r.col); key != p.key { // it is to encrypt what the log holds already
 			p.key = key
 			p.r.retryNow()
 		}
 		return p.beat(ctx)
 	}}.run(ctx)
+}
+
+// full reports whether what waits gains nothing by more, or delays others: it makes a full batch,
+// a list may wait for its room, or readers for the end of a list.
+func (p *publisher) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Len() >= popRecords || p.stage.Bytes() >= min(popBytes, p.r.cfg.StageBytes/2) || len(p.lists) > 0
 }
 
 // drain publishes until nothing waits, and returns how many changes that were.

@@ -192,6 +192,35 @@ func TestADrainCountsChangesAlone(t *testing.T) {
 	}
 }
 
+// Readers count as told what is at or below the watermark: it stays before what is gathered.
+func TestALivenessRecordVouchesForNothingThatWaits(t *testing.T) {
+	t.Parallel()
+	p, js := onLog(t, Config{})
+	p.watching(true)
+	changes(10, 0)(p)
+	if _, err := p.drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	changes(10, 0)(p)
+	if err := p.beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), p.r.col.StreamName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := s.GetLastMsgForSubject(t.Context(), p.r.col.ControlSubject(delta.KindLiveness))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := msg.Header.Get(delta.HeaderWatermark); w != "10" {
+		t.Errorf("the watermark is %q, want 10", w)
+	}
+}
+
 // onLog is a publisher to a log of its own.
 func onLog(t *testing.T, cfg Config) (*publisher, jetstream.JetStream) {
 	t.Helper()
