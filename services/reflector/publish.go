@@ -152,9 +152,10 @@ func (p *publisher) full() bool {
 	return p.stage.Len() >= popRecords || p.stage.Bytes() >= min(popBytes, p.r.cfg.StageBytes/2) || len(p.lists) > 0
 }
 
-// drain publishes until nothing waits, and returns how many changes that were.
+// drain publishes until nothing waits, and returns how many changes that were. What comes meanwhile
+// is left to be gathered, where that is asked for. All that was published is acknowledged then.
 func (p *publisher) drain(ctx context.Context) (changes int, err error) {
-	for {
+	for due := p.waiting(); ; {
 		p.mu.Lock()
 		oldest, heard := p.stage.Oldest(), p.heard
 		records := p.stage.Pop(popRecords, popBytes)
@@ -166,7 +167,11 @@ func (p *publisher) drain(ctx context.Context) (changes int, err error) {
 			return changes, err
 		}
 		changes += deltas(records)
+		due -= len(records)
 		p.repair()
+		if p.r.cfg.Gather > 0 && changes > 0 && due <= 0 && !p.full() {
+			return changes, p.w.Flush(ctx)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,10 +12,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/tracing"
 )
 
 // A log that stands still again while it is given the list that was asked for: what finds no room
@@ -218,6 +222,35 @@ func TestALivenessRecordVouchesForNothingThatWaits(t *testing.T) {
 	}
 	if w := msg.Header.Get(delta.HeaderWatermark); w != "10" {
 		t.Errorf("the watermark is %q, want 10", w)
+	}
+}
+
+// meanwhile does something while records are on their way: when their trace begins.
+type meanwhile struct {
+	noop.Tracer
+
+	do func()
+}
+
+func (m meanwhile) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	m.do()
+	return m.Tracer.Start(ctx, name, options...)
+}
+
+// A change that comes while one is on its way follows closely, however fast the log is.
+func TestAChangeThatComesDuringADrainIsGathered(t *testing.T) {
+	t.Parallel()
+	for gather, want := range map[time.Duration]int{0: 2, time.Second: 1} {
+		p, _ := onLog(t, Config{Gather: gather})
+		p.r.tracer = tracer{Tracer: meanwhile{do: sync.OnceFunc(func() { changes(1, 0)(p) })}, ratio: tracing.RatioOf(1)}
+		changes(1, 0)(p)
+		n, err := p.drain(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n != want || p.waiting() != 2-want {
+			t.Errorf("gathering for %v, %d changes are published and %d wait; want %d and %d", gather, n, p.waiting(), want, 2-want)
+		}
 	}
 }
 
