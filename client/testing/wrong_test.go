@@ -39,7 +39,7 @@ func TestASwallowedConflictIsFound(t *testing.T) {
 // Nothing but stale reads is needed for it, and passing writes to Wrote is what helps.
 func TestAWriteThatIsNotPassedToWroteIsFound(t *testing.T) {
 	t.Parallel()
-	// The next change is made long before the lagging replica has this one, however slow the machine is.
+	// The next change is made long before the lagging replica has this one, on a slow machine too.
 	stale := dptest.Config{Lag: 2 * time.Second, Rates: dptest.Rates{
 		StaleReads: 0.6, FailedReads: -1, BrokenStreams: -1, DuplicateKeys: -1, LateKeys: -1, LostLeases: -1, KilledWorkers: -1,
 		Conflicts: -1, LostAnswers: -1, RefusedCalls: -1,
