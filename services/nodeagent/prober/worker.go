@@ -2,12 +2,12 @@ package prober
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/probe"
@@ -31,6 +31,7 @@ type worker struct {
 	spec      *corev1.Probe
 	wake      chan struct{}      // one slot: the status may have changed
 	cancel    context.CancelFunc // nil before it runs; guarded by the manager's mu
+	warned    warnings           // of its goroutine alone
 
 	mu    sync.Mutex
 	state *probe.Probe // guarded by mu
@@ -61,6 +62,7 @@ func workersOf(pod *corev1.Pod) (workers []*worker) {
 func newWorker(pod *corev1.Pod, c *corev1.Container, kind probe.Kind, spec *corev1.Probe) *worker {
 	return &worker{
 		pod: pod, container: c, kind: kind, spec: spec, wake: make(chan struct{}, 1),
+		warned: warnings{limit: rate.NewLimiter(rate.Every(warnEvery), warnBurst)},
 		state: probe.New(kind, probe.Spec{
 			InitialDelay: time.Duration(spec.InitialDelaySeconds) * time.Second, Period: time.Duration(spec.PeriodSeconds) * time.Second,
 			Successes: int(spec.SuccessThreshold), Failures: int(spec.FailureThreshold),
@@ -116,7 +118,7 @@ func (m *Manager) look(ctx context.Context, w *worker) (at time.Time, ok bool) {
 	if !ok || at.After(now) {
 		return at, ok
 	}
-	r := m.probe(ctx, w, Target{
+	answer, err := m.probe(ctx, w, Target{
 		Pod: w.pod, Container: w.container, ID: c.ID, IP: status.PodIP, Handler: w.spec.ProbeHandler,
 		Timeout: time.Duration(max(w.spec.TimeoutSeconds, 1)) * time.Second,
 	})
@@ -124,40 +126,33 @@ func (m *Manager) look(ctx context.Context, w *worker) (at time.Time, ok bool) {
 		return at, false // nobody asked for the end of this probe
 	}
 	w.mu.Lock()
-	changed := w.state.Settle(c.ID, r, now)
+	changed := w.state.Settle(c.ID, answer.Result, now)
 	at, ok = w.state.Due()
 	w.mu.Unlock()
+	m.warn(w, c.ID, answer, err, changed)
 	if changed {
-		m.deps.Settled(Change{Pod: w.pod, Container: w.container.Name, ID: c.ID, Kind: w.kind, Result: r})
+		m.deps.Settled(Change{Pod: w.pod, Container: w.container.Name, ID: c.ID, Kind: w.kind, Result: answer.Result})
 	}
 	return at, ok
 }
 
-// probe asks once, and again at once while it cannot. What came of it is in the metrics and, unless
-// it is well, in an Event.
-func (m *Manager) probe(ctx context.Context, w *worker, t Target) probe.Result {
+// probe asks once, and again at once while it cannot, and counts what came of it. With an error the
+// result is Unknown.
+func (m *Manager) probe(ctx context.Context, w *worker, t Target) (answer Answer, err error) {
 	begin := time.Now()
-	var answer Answer
-	var err error
 	for range tries {
 		if answer, err = m.deps.Probe(ctx, t); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
 	if ctx.Err() != nil {
-		return probe.Unknown
+		return Answer{}, ctx.Err()
 	}
-	switch {
-	case err != nil:
-		answer.Result = probe.Unknown
-		m.deps.Warn(w.pod, reasonUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", w.kind, err))
-	case answer.Result == probe.Failure:
-		m.deps.Warn(w.pod, reasonUnhealthy, fmt.Sprintf("%s probe failed: %s", w.kind, answer.Message))
-	case answer.Warning:
-		m.deps.Warn(w.pod, reasonWarning, fmt.Sprintf("%s probe warning: %s", w.kind, answer.Message))
+	if err != nil {
+		answer = Answer{}
 	}
 	m.metrics.made(w.kind, answer.Result, time.Since(begin))
-	return answer.Result
+	return answer, err
 }
 
 // containerOf is a container as a status has it; without an ID when the status does not.
