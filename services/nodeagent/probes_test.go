@@ -85,10 +85,10 @@ func TestAContainerIsReadyAndRestartedAsItsProbesSay(t *testing.T) {
 		"livenessProbe": a.probe(t, "/liveness", nil), "startupProbe": a.probe(t, "/startup", map[string]any{"failureThreshold": 1000}),
 	}}}, runs(forever))
 	w.is("p", false, false, 0)
-	w.told("p", "Unhealthy: Startup probe failed: HTTP probe failed with statuscode: 503")
+	w.told("p", "Unhealthy: Container c: Startup probe failed: HTTP probe failed with statuscode: 503")
 	a.good[startup].Store(true)
 	w.is("p", true, false, 0)
-	w.told("p", "Unhealthy: Readiness probe failed")
+	w.told("p", "Unhealthy: Container c: Readiness probe failed")
 	a.good[readiness].Store(true)
 	w.is("p", true, true, 0)
 

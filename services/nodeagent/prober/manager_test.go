@@ -148,7 +148,7 @@ func TestReadinessIsProbedOnceAPeriodAndItsChangesAreReported(t *testing.T) {
 		w.answer(probe.Readiness, probe.Failure, nil)
 		time.Sleep(15 * time.Second)
 		expect(t, "changes after three failures", w.happened(&w.changes), "Readiness a Failure")
-		expect(t, "Events of the first failure and of the one that counts", w.happened(&w.events), "Unhealthy: Readiness probe failed: broken, Unhealthy: Readiness probe failed: broken")
+		expect(t, "Events of the first failure and of the one that counts", w.happened(&w.events), "Unhealthy: Container c: Readiness probe failed: broken, Unhealthy: Container c: Readiness probe failed: broken")
 		if r := w.Result("u", "a", probe.Readiness); r != probe.Failure {
 			t.Errorf("Result() = %v", r)
 		}
@@ -217,7 +217,7 @@ func TestAProbeThatCannotBeMadeCountsForNothing(t *testing.T) {
 		w.runs("a", true)
 		time.Sleep(5 * time.Second)
 		expect(t, "asked three times at once", w.happened(&w.asked), "Liveness a 0, Liveness a 0, Liveness a 0")
-		expect(t, "Events", w.happened(&w.events), "Unhealthy: Liveness probe errored and resulted in unknown state: no such port")
+		expect(t, "Events", w.happened(&w.events), "Unhealthy: Container c: Liveness probe errored and resulted in unknown state: no such port")
 		time.Sleep(time.Hour)
 		expect(t, "changes", w.happened(&w.changes), "")
 	})

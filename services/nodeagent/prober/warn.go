@@ -50,7 +50,7 @@ func (m *Manager) warn(w *worker, id string, a Answer, err error, changed bool) 
 		reason, kind = reasonWarning, "warning"
 	}
 	if w.warned.due(id, kind, changed, time.Now()) {
-		m.deps.Warn(w.pod, reason, cut(fmt.Sprintf("%s probe %s: %s", w.kind, kind, message)))
+		m.deps.Warn(w.pod, reason, cut(fmt.Sprintf("Container %s: %s probe %s: %s", w.container.Name, w.kind, kind, message)))
 	}
 }
 
