@@ -165,7 +165,7 @@ func tcp(ctx context.Context, to string, timeout time.Duration) Answer {
 }
 
 // http gets a page. A status below 400 is a success; a redirect to another host is not followed,
-// and a warning.
+// and a warning. A page that breaks off says nothing.
 func (n network) http(ctx context.Context, t Target) (Answer, error) {
 	request, err := get(ctx, t)
 	if err != nil {
@@ -188,7 +188,7 @@ func (n network) http(ctx context.Context, t Target) (Answer, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxOutput))
 	switch code := response.StatusCode; {
 	case err != nil:
-		return failure(err.Error()), nil
+		return Answer{}, fmt.Errorf("the answer broke off: %w", err)
 	case code < http.StatusOK || code >= http.StatusBadRequest:
 		return failure(fmt.Sprintf("HTTP probe failed with statuscode: %d", code)), nil // the body may hold secrets
 	case code >= http.StatusMultipleChoices:

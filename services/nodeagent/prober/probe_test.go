@@ -121,6 +121,21 @@ func TestAnHTTPProbeThatIsNotAnsweredFailsAfterItsTimeout(t *testing.T) {
 	asked(t, target, corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("web")}}, probe.Failure, "Timeout exceeded", false)
 }
 
+func TestAnHTTPProbeOfAPageThatBreaksOffCountsForNothing(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte("half"))
+	}))
+	defer srv.Close()
+	target := at(t, srv.Listener.Addr().String())
+	target.Handler.HTTPGet = &corev1.HTTPGetAction{Port: intstr.FromString("web")}
+	got, err := prober.Over(nil)(t.Context(), target)
+	if err == nil || !strings.Contains(err.Error(), "broke off") || got.Result != probe.Unknown {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestProbesByTCP(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
