@@ -31,7 +31,7 @@ func health(ctx context.Context, to, service string, timeout time.Duration) Answ
 	case codes.Unimplemented:
 		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + status.Convert(err).Message())
 	case codes.DeadlineExceeded:
-		return failure(fmt.Sprintf("timeout: health rpc did not complete within %v", timeout))
+		return failure(fmt.Sprintf("timeout: health rpc did not complete within %v: %s", timeout, status.Convert(err).Message()))
 	default:
 		return failure(fmt.Sprintf("error: health rpc probe failed: %v", err))
 	}

@@ -171,8 +171,19 @@ func TestProbesByGRPC(t *testing.T) {
 	asked(t, target, of(new("ill")), probe.Failure, `service unhealthy (responded with "NOT_SERVING")`, false)
 	asked(t, target, of(new("unknown")), probe.Failure, "health rpc probe failed", false)
 	gone := at(t, silent(t))
-	gone.Timeout = 50 * time.Millisecond
-	asked(t, gone, corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: gone.Container.Ports[0].ContainerPort}}, probe.Failure, "timeout: ", false)
+	gone.Handler.GRPC = &corev1.GRPCAction{Port: gone.Container.Ports[0].ContainerPort}
+	for gone.Timeout = 50 * time.Millisecond; ; gone.Timeout *= 2 { // a slow machine is refused later
+		got, err := prober.Over(nil)(t.Context(), gone)
+		if err != nil || got.Result != probe.Failure || !strings.HasPrefix(got.Message, "timeout: ") {
+			t.Fatalf("%+v, %v: want a timeout", got, err)
+		}
+		if strings.Contains(got.Message, "connection refused") {
+			break
+		}
+		if gone.Timeout > 5*time.Second {
+			t.Fatalf("%q does not say that the connection was refused", got.Message)
+		}
+	}
 }
 
 func TestProbesByCommands(t *testing.T) {
