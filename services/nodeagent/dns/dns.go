@@ -28,7 +28,7 @@ type Cluster struct {
 }
 
 // Parse reads a resolv.conf. Lines that say nothing of the three are skipped; of several lines of
-// domains or options the last counts.
+// domains the last counts, of several options of one name too. The root domain is left out.
 func Parse(text string) Resolver {
 	var r Resolver
 	for line := range strings.Lines(text) {
@@ -40,14 +40,14 @@ func Parse(text string) Resolver {
 		case "nameserver":
 			r.Servers = append(r.Servers, words[1])
 		case "search":
-			r.Searches = words[1:]
+			r.Searches = nil
+			for _, domain := range words[1:] {
+				if domain != "." { // as with the kubelet
+					r.Searches = append(r.Searches, strings.TrimSuffix(domain, "."))
+				}
+			}
 		case "options":
-			r.Options = words[1:]
-		}
-	}
-	for i, domain := range r.Searches {
-		if domain != "." {
-			r.Searches[i] = strings.TrimSuffix(domain, ".")
+			r.Options = merged(r.Options, words[1:]...)
 		}
 	}
 	return r
@@ -69,7 +69,13 @@ func (c Cluster) Of(pod *corev1.Pod, node Resolver) (r Resolver, whole bool) {
 	if own := pod.Spec.DNSConfig; own != nil {
 		r.Servers = slices.Concat(r.Servers, own.Nameservers)
 		r.Searches = slices.Concat(r.Searches, own.Searches)
-		r.Options = options(r.Options, own.Options)
+		for _, o := range own.Options {
+			text := o.Name
+			if o.Value != nil && *o.Value != "" {
+				text += ":" + *o.Value
+			}
+			r.Options = merged(r.Options, text)
+		}
 	}
 	return bounded(Resolver{Servers: once(r.Servers), Searches: once(r.Searches), Options: r.Options})
 }
@@ -85,19 +91,16 @@ func once(words []string) []string {
 	return out
 }
 
-// options are given ones with a pod's own, of which each replaces the one of its name.
-func options(given []string, own []corev1.PodDNSConfigOption) []string {
+// merged are given options with others, of which each replaces the one of its name.
+func merged(given []string, others ...string) []string {
 	out := slices.Clone(given)
-	for _, o := range own {
-		text := o.Name
-		if o.Value != nil && *o.Value != "" {
-			text += ":" + *o.Value
-		}
-		same := func(have string) bool { name, _, _ := strings.Cut(have, ":"); return name == o.Name }
+	for _, o := range others {
+		name, _, _ := strings.Cut(o, ":")
+		same := func(have string) bool { has, _, _ := strings.Cut(have, ":"); return has == name }
 		if i := slices.IndexFunc(out, same); i >= 0 {
-			out[i] = text
+			out[i] = o
 		} else {
-			out = append(out, text)
+			out = append(out, o)
 		}
 	}
 	return out

@@ -13,10 +13,13 @@ import (
 
 func TestAResolvConfIsReadAsResolversReadIt(t *testing.T) {
 	t.Parallel()
-	got := dns.Parse("# a comment\n; another\nnameserver 10.0.0.1\nnameserver\t10.0.0.2 # first\nsearch old.example\ndomain x\nsearch a.example. b.example .\noptions ndots:2 rotate\nnameserver\n\nsortlist 1")
-	want := dns.Resolver{Servers: []string{"10.0.0.1", "10.0.0.2"}, Searches: []string{"a.example", "b.example", "."}, Options: []string{"ndots:2", "rotate"}}
+	got := dns.Parse("# a comment\n; another\nnameserver 10.0.0.1\nnameserver\t10.0.0.2 # first\nsearch old.example\ndomain x\nsearch a.example. b.example .\noptions ndots:2 rotate\noptions timeout:1 ndots:3\nnameserver\n\nsortlist 1")
+	want := dns.Resolver{Servers: []string{"10.0.0.1", "10.0.0.2"}, Searches: []string{"a.example", "b.example"}, Options: []string{"ndots:3", "rotate", "timeout:1"}}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if got := dns.Parse("search a.example\nsearch ."); len(got.Searches) > 0 {
+		t.Errorf("the root domain is searched, or one of a line before: %q", got.Searches)
 	}
 	if diff := cmp.Diff(dns.Parse(""), dns.Resolver{}); diff != "" {
 		t.Errorf("of nothing (-got +want):\n%s", diff)
