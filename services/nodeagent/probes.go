@@ -20,7 +20,7 @@ func (a *Agent) buildProber() (err error) {
 		made = prober.Over(a.runtime.Exec)
 	}
 	a.prober, err = prober.New(prober.Deps{
-		Status: a.statuses.Get, Probe: made, Warn: a.warn, Settled: a.settledProbe, Metrics: a.deps.Telemetry.Registry,
+		Status: a.statuses.Get, Probe: made, Warn: a.warn, Settled: a.settledProbe, Log: a.log, Metrics: a.deps.Telemetry.Registry,
 	})
 	return err
 }

@@ -3,6 +3,7 @@ package prober
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -27,12 +28,14 @@ type Change struct {
 type Deps struct {
 	// Status is a pod's status as it was last generated; false when there is none yet.
 	Status func(types.UID) (corev1.PodStatus, bool)
-	// Probe makes one probe.
+	// Probe makes one probe. One that panics could not be made.
 	Probe Func
 	// Warn writes a Warning Event about a pod.
 	Warn func(pod *corev1.Pod, reason, message string)
 	// Settled is notified of every change, one at a time for each probe.
 	Settled func(Change)
+	// Log gets panics.
+	Log *slog.Logger
 	// Metrics, if set, gets prober_probe_total and prober_probe_duration_seconds.
 	Metrics prometheus.Registerer
 }

@@ -1,9 +1,11 @@
 package prober_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +32,7 @@ type world struct {
 	answers map[probe.Kind]func() (prober.Answer, error)
 	asked   []string // KIND ID SECONDS since start
 	events  []string
+	log     bytes.Buffer // written under its handler's lock
 	changes []string
 	start   time.Time
 }
@@ -43,7 +46,7 @@ func newWorld(t *testing.T, reg prometheus.Registerer, c corev1.Container) *worl
 		answers: map[probe.Kind]func() (prober.Answer, error){}, start: time.Now(),
 	}
 	var err error
-	w.Manager, err = prober.New(prober.Deps{Status: w.get, Probe: w.probe, Warn: w.warn, Settled: w.settled, Metrics: reg})
+	w.Manager, err = prober.New(prober.Deps{Status: w.get, Probe: w.probe, Warn: w.warn, Settled: w.settled, Log: slog.New(slog.NewTextHandler(&w.log, nil)), Metrics: reg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,6 +226,25 @@ func TestAProbeThatCannotBeMadeCountsForNothing(t *testing.T) {
 	})
 }
 
+func TestAProbeThatPanicsCountsForNothingAndIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil, corev1.Container{ReadinessProbe: probes("r", 10)})
+		w.answers[probe.Readiness] = func() (prober.Answer, error) { panic("nobody thought of this") }
+		w.Add(w.pod)
+		w.runs("a", true)
+		expect(t, "asked", w.happened(&w.asked), "Readiness a 0")
+		expect(t, "Events", w.happened(&w.events), "Unhealthy: Container c: Readiness probe errored and resulted in unknown state: panic: nobody thought of this")
+		if text := w.log.String(); !strings.Contains(text, "nobody thought of this") || !strings.Contains(text, "manager_test.go") {
+			t.Errorf("the log holds no panic with its stack: %s", text)
+		}
+		w.answer(probe.Readiness, probe.Success, nil)
+		time.Sleep(10 * time.Second)
+		expect(t, "asked a period later", w.happened(&w.asked), "Readiness a 10")
+		expect(t, "changes", w.happened(&w.changes), "Readiness a Success")
+	})
+}
+
 func TestAPodThatIsBeingEndedIsProbedForReadinessAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,6 +285,7 @@ func TestAProbeThatHangsEndsWithItsPodAndCountsForNothing(t *testing.T) {
 				return prober.Answer{Result: probe.Failure}, nil
 			},
 			Warn: func(*corev1.Pod, string, string) { changes++ }, Settled: func(prober.Change) { changes++ },
+			Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

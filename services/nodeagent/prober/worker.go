@@ -2,7 +2,10 @@ package prober
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/probe"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
 )
 
@@ -136,15 +140,10 @@ func (m *Manager) look(ctx context.Context, w *worker) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// probe asks once, and again at once while it cannot, and counts what came of it. With an error the
-// result is Unknown.
+// probe asks, and counts what came of it. With an error the result is Unknown.
 func (m *Manager) probe(ctx context.Context, w *worker, t Target) (answer Answer, err error) {
 	begin := time.Now()
-	for range tries {
-		if answer, err = m.deps.Probe(ctx, t); err == nil || ctx.Err() != nil {
-			break
-		}
-	}
+	answer, err = m.ask(ctx, t)
 	if ctx.Err() != nil {
 		return Answer{}, ctx.Err()
 	}
@@ -152,6 +151,24 @@ func (m *Manager) probe(ctx context.Context, w *worker, t Target) (answer Answer
 		answer = Answer{}
 	}
 	m.metrics.made(w.kind, answer.Result, time.Since(begin))
+	return answer, err
+}
+
+// ask asks once, and again at once while it cannot.
+func (m *Manager) ask(ctx context.Context, t Target) (answer Answer, err error) {
+	defer func() {
+		// One container's probe must not end the agent of all.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+			m.deps.Log.Error("probe panicked", slog.String(telemetry.KeyUID, string(t.Pod.UID)),
+				slog.Any(telemetry.KeyPanic, r), slog.String(telemetry.KeyStack, string(debug.Stack())))
+		}
+	}()
+	for range tries {
+		if answer, err = m.deps.Probe(ctx, t); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
 	return answer, err
 }
 
