@@ -29,12 +29,18 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.Running = running
+	log, err := logs.Open(path, o)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	defer func() { _ = log.Close() }()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := &flushing{ResponseWriter: w, control: http.NewResponseController(w), each: o.Follow}
 	if o.Follow {
-		out.flush() // who follows a silent container learns at once that it may
+		out.flush() // who follows a silent container learns at once from where on
 	}
-	err = logs.Copy(r.Context(), out, path, o)
+	err = log.Copy(r.Context(), out)
 	if err == nil || r.Context().Err() != nil {
 		return
 	}

@@ -54,7 +54,7 @@ func (c *cluster) Log(namespace, pod, container string, previous bool) (string, 
 	return c.path, c.running.Load, nil
 }
 
-const at = "2026-11-28T10:00:00Z "
+const at = "2020-11-28T10:00:00Z "
 
 // serve serves the API, with a CA for client certificates if one is named, and returns where.
 func serve(t *testing.T, c *cluster, ca string) (url string, stop func()) {
@@ -188,7 +188,7 @@ func TestWhatIsAskedOfALogByItsQuery(t *testing.T) {
 	t.Parallel()
 	url, _ := serve(t, &cluster{}, "")
 	for query, want := range map[string]string{
-		"tailLines=1": "two\n", "timestamps=true&limitBytes=34": "2026-11-28T10:00:00.000000000Z one\n"[:34], "sinceSeconds=1": "", "sinceTime=2026-11-28T09:00:00Z": "one\ntwo\n",
+		"tailLines=1": "two\n", "timestamps=true&limitBytes=34": "2020-11-28T10:00:00.000000000Z one\n"[:34], "sinceTime=2020-11-28T11:00:00Z": "", "sinceTime=2020-11-28T09:00:00Z": "one\ntwo\n",
 		"stream=Stderr": "two\n", "stream=Stdout": "one\n", "stream=All&follow=1": "one\ntwo\n", "sinceSeconds=99999999999999": "one\ntwo\n",
 	} {
 		expect(t, get(t, client(t), url+"/containerLogs/ns/p/c?"+query, "good"), http.StatusOK, want)
@@ -201,6 +201,17 @@ func TestWhatIsAskedOfALogByItsQuery(t *testing.T) {
 	}
 	expect(t, get(t, client(t), url+"/containerLogs/ns/other/c", "good"), http.StatusNotFound, `pod "other" does not exist`)
 	expect(t, get(t, client(t), url+"/containerLogs/ns/p/c?previous=true", "good"), http.StatusBadRequest, "is waiting to start: ContainerCreating")
+}
+
+func TestALogIsReadSinceSomeSecondsAgo(t *testing.T) {
+	t.Parallel()
+	c := &cluster{}
+	url, _ := serve(t, c, "")
+	recent := time.Now().Format(time.RFC3339) + " stdout F recent\n"
+	if err := os.WriteFile(c.path, []byte(at+"stdout F old\n"+recent), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, get(t, client(t), url+"/containerLogs/ns/p/c?sinceSeconds=3600", "good"), http.StatusOK, "recent\n")
 }
 
 func TestALogIsFollowedUntilItsContainerOrTheAgentEnds(t *testing.T) {
@@ -228,10 +239,15 @@ func TestALogIsFollowedUntilItsContainerOrTheAgentEnds(t *testing.T) {
 	}
 	c.running.Store(true)
 	followed = bufio.NewScanner(get(t, client(t), url+"/containerLogs/ns/p/c?follow=true", "good").Body)
-	if !followed.Scan() || followed.Text() != "one" {
-		t.Errorf("%q, %v", followed.Text(), followed.Err())
+	for _, text := range []string{"one", "two", "three", "four"} {
+		if !followed.Scan() || followed.Text() != text {
+			t.Fatalf("%q, %v: want %q", followed.Text(), followed.Err(), text)
+		}
 	}
 	stop()
+	if followed.Scan() || followed.Err() != nil {
+		t.Errorf("after the agent's end: %q, %v", followed.Text(), followed.Err())
+	}
 }
 
 func TestAFileOfAuthoritiesThatCannotBeReadIsNamed(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -34,25 +35,54 @@ const followEvery = 200 * time.Millisecond
 // errLimit ends a reading at its limit.
 var errLimit = errors.New("limit reached")
 
-// Copy writes what a log holds, until its end, until ctx ends, or as long as it is followed. What
-// is no record is left out. Errors are those of the file and of out.
-func Copy(ctx context.Context, out io.Writer, path string, o Options) (err error) {
-	f, err := os.Open(path)
+// Log is a log that is open. Make it with Open, and close it.
+type Log struct {
+	file *os.File
+	o    Options
+}
+
+// Open opens a log at the place where reading begins: what is written from now on is part of what
+// is read. Only a plain file can be opened, and no link is followed.
+func Open(path string, o Options) (*Log, error) {
+	// A runtime names the path: a pipe would block, and a link lead anywhere.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("logs: %w", err)
+		return nil, fmt.Errorf("logs: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	if o.Tail != nil {
-		at, err := tail(f, *o.Tail)
-		if err == nil {
-			_, err = f.Seek(at, io.SeekStart)
-		}
-		if err != nil {
-			return fmt.Errorf("logs: %w", err)
-		}
+	if err := begin(f, o.Tail); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("logs: %w", err)
 	}
+	return &Log{f, o}, nil
+}
+
+func begin(f *os.File, lines *int64) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("%s is no plain file", f.Name())
+	}
+	if lines == nil {
+		return nil
+	}
+	at, err := tail(f, *lines)
+	if err == nil {
+		_, err = f.Seek(at, io.SeekStart)
+	}
+	return err
+}
+
+// Close closes the file.
+func (l *Log) Close() error { return l.file.Close() }
+
+// Copy writes what a log holds, until its end, until ctx ends, or as long as it is followed. What
+// is no record is left out. Errors are those of the file and of out. It is called once.
+func (l *Log) Copy(ctx context.Context, out io.Writer) error {
+	o := l.o
 	c := copier{Options: o, out: out, left: o.Limit, fresh: true}
-	in := bufio.NewReader(f)
+	in := bufio.NewReader(l.file)
 	var begun []byte // a record that is not whole yet
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()

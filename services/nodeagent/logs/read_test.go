@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +31,15 @@ func logOf(t *testing.T, records ...string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// read reads a log as its options say.
+func read(ctx context.Context, out io.Writer, path string, o logs.Options) error {
+	l, err := logs.Open(path, o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Copy(ctx, out), l.Close())
 }
 
 func TestWhatIsAskedOfALog(t *testing.T) {
@@ -57,7 +67,7 @@ func TestWhatIsAskedOfALog(t *testing.T) {
 		{"bytes to the end of a line", logs.Options{Limit: 4}, "one\n"},
 	} {
 		var out strings.Builder
-		if err := logs.Copy(t.Context(), &out, path, row.o); err != nil || out.String() != row.want {
+		if err := read(t.Context(), &out, path, row.o); err != nil || out.String() != row.want {
 			t.Errorf("%s: %q, %v: want %q", row.name, out.String(), err, row.want)
 		}
 	}
@@ -72,7 +82,7 @@ func TestTheLastLinesOfALongLog(t *testing.T) {
 	path := logOf(t, records...)
 	for _, n := range []int64{1, 100, 1000, 2999} {
 		var out strings.Builder
-		if err := logs.Copy(t.Context(), &out, path, logs.Options{Tail: &n}); err != nil {
+		if err := read(t.Context(), &out, path, logs.Options{Tail: &n}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(out.String(), "\n"); int64(got) != n || !strings.HasPrefix(out.String(), fmt.Sprintf("line %d ", 3000-n)) {
@@ -89,10 +99,10 @@ func TestAFollowedLogGoesOnUntilItsContainerHasEnded(t *testing.T) {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- logs.Copy(t.Context(), w, path, logs.Options{Follow: true, Running: running.Load})
+		done <- read(t.Context(), w, path, logs.Options{Follow: true, Running: running.Load})
 		_ = w.Close()
 	}()
-	read := func(want string) {
+	await := func(want string) {
 		t.Helper()
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(r, got); err != nil || string(got) != want {
@@ -109,13 +119,13 @@ func TestAFollowedLogGoesOnUntilItsContainerHasEnded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	read("one\n")
+	await("one\n")
 	write(second(1) + " stdout F tw")
 	write("o\n")
-	read("two\n")
+	await("two\n")
 	write(second(2) + " stdout F three\n")
 	running.Store(false)
-	read("three\n")
+	await("three\n")
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -126,10 +136,44 @@ func TestAReadingEndsWithItsReaderAndWithoutItsFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := logs.Options{Follow: true, Running: func() bool { return true }}
-	if err := logs.Copy(ctx, io.Discard, logOf(t, "stdout F one"), o); !errors.Is(err, context.Canceled) {
+	if err := read(ctx, io.Discard, logOf(t, "stdout F one"), o); !errors.Is(err, context.Canceled) {
 		t.Errorf("Copy() = %v of a reader that went", err)
 	}
-	if err := logs.Copy(t.Context(), io.Discard, filepath.Join(t.TempDir(), "none"), logs.Options{}); !errors.Is(err, os.ErrNotExist) {
+	if err := read(t.Context(), io.Discard, filepath.Join(t.TempDir(), "none"), logs.Options{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Copy() = %v of no file", err)
+	}
+}
+
+func TestALogIsReadFromWhereItWasOpened(t *testing.T) {
+	t.Parallel()
+	path := logOf(t, "stdout F one")
+	l, err := logs.Open(path, logs.Options{Tail: new(int64(0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.WriteFile(path, []byte(second(0)+" stdout F one\n"+second(1)+" stdout F two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := l.Copy(t.Context(), &out); err != nil || out.String() != "two\n" {
+		t.Errorf("%q, %v: want what came after the opening", out.String(), err)
+	}
+}
+
+func TestALogIsAPlainFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(logOf(t, "stdout F one"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), dir} {
+		if l, err := logs.Open(path, logs.Options{}); err == nil {
+			t.Errorf("Open(%q) = nil", path)
+			_ = l.Close()
+		}
 	}
 }
