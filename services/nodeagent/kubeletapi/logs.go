@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"time"
 
@@ -36,12 +37,13 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = log.Close() }()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	out := &flushing{ResponseWriter: w, control: http.NewResponseController(w), each: o.Follow}
+	out := &flushing{ResponseWriter: w, control: http.NewResponseController(w), stall: s.cfg.Stall, each: o.Follow}
 	if o.Follow {
 		out.flush() // who follows a silent container learns at once from where on
 	}
 	err = log.Copy(r.Context(), out)
-	if err == nil || r.Context().Err() != nil {
+	out.hurry() // what is left is sent after this
+	if err == nil || r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
 	if !out.wrote {
@@ -51,19 +53,24 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	s.log.Warn("a log could not be sent to its end", telemetry.Err(err))
 }
 
-// flushing sends what is written at once, when each write is to be.
+// flushing sends what is written at once, when each write is to be. A write for which a reader takes
+// too long fails.
 type flushing struct {
 	http.ResponseWriter
 	control     *http.ResponseController
+	stall       time.Duration
 	each, wrote bool
 }
 
 func (f *flushing) Write(b []byte) (int, error) {
 	f.wrote = true
+	f.hurry()
 	n, err := f.ResponseWriter.Write(b)
 	if err == nil && f.each {
-		f.flush()
+		err = f.control.Flush()
 	}
+	// A deadline that passes between two writes would end the stream of HTTP/2.
+	_ = f.control.SetWriteDeadline(time.Time{})
 	return n, err
 }
 
@@ -71,6 +78,9 @@ func (f *flushing) flush() {
 	f.wrote = true
 	_ = f.control.Flush()
 }
+
+// hurry bounds the next write.
+func (f *flushing) hurry() { _ = f.control.SetWriteDeadline(time.Now().Add(f.stall)) }
 
 // options reads a query, in the words of PodLogOptions; an error names what is wrong in it.
 func options(q url.Values, now time.Time) (o logs.Options, previous bool, err error) {

@@ -13,29 +13,43 @@ import (
 // permitted lets through who may get nodes/proxy of this node, as the API server says.
 func (s *Server) permitted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id, err := s.caller(r)
-		if err != nil {
-			s.undecided(w, err)
+		select {
+		case s.reviews <- struct{}{}:
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many callers are being reviewed", http.StatusTooManyRequests)
 			return
 		}
-		if id == nil {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
+		if s.permits(w, r) {
+			next.ServeHTTP(w, r)
 		}
-		want := access.Attributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "proxy", Name: s.cfg.Node}
-		allowed, reason, err := s.review.ReviewAccess(r.Context(), id, want)
-		if err != nil {
-			s.undecided(w, err)
-			return
-		}
-		if !allowed {
-			s.log.Debug("kubelet API refuses a caller", slog.String(telemetry.KeyError, reason))
-			http.Error(w, "Forbidden (user="+id.User+", verb=get, resource=nodes, subresource=proxy)", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
 	})
+}
+
+// permits reviews a caller, and answers the one whom it refuses.
+func (s *Server) permits(w http.ResponseWriter, r *http.Request) bool {
+	defer func() { <-s.reviews }()
+	id, err := s.caller(r)
+	if err != nil {
+		s.undecided(w, err)
+		return false
+	}
+	if id == nil {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+		return false
+	}
+	want := access.Attributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "proxy", Name: s.cfg.Node}
+	allowed, reason, err := s.review.ReviewAccess(r.Context(), id, want)
+	if err != nil {
+		s.undecided(w, err)
+		return false
+	}
+	if !allowed {
+		s.log.Debug("kubelet API refuses a caller", slog.String(telemetry.KeyError, reason))
+		http.Error(w, "Forbidden (user="+id.User+", verb=get, resource=nodes, subresource=proxy)", http.StatusForbidden)
+	}
+	return allowed
 }
 
 // undecided answers a caller of whom the API server could not be asked.
@@ -48,6 +62,9 @@ func (s *Server) undecided(w http.ResponseWriter, err error) {
 func (s *Server) caller(r *http.Request) (*access.Identity, error) {
 	if t := r.TLS; t != nil && len(t.VerifiedChains) > 0 {
 		cert := t.VerifiedChains[0][0]
+		if cert.Subject.CommonName == "" {
+			return nil, nil //nolint:nilnil // nobody is the answer
+		}
 		return &access.Identity{User: cert.Subject.CommonName, Groups: append(slices.Clone(cert.Subject.Organization), "system:authenticated")}, nil
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")

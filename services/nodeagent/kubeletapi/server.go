@@ -5,6 +5,7 @@
 package kubeletapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,6 +30,8 @@ type Config struct {
 	ClientCA string
 	// Hosts are the node's names and addresses, for the certificate that the server makes itself.
 	Hosts []string
+	// Stall is how long a reader of a log may read nothing before it is given up; 1 min.
+	Stall time.Duration
 }
 
 // Sources find the logs of a node's containers. Errors are [ErrNotFound] or say why there is none
@@ -49,10 +52,14 @@ type Server struct {
 	sources Sources
 	log     *slog.Logger
 	tls     *tls.Config
+	reviews chan struct{} // holds one for each caller that is being reviewed
 }
 
 // lifetime is that of the certificate that a server makes when it starts.
 const lifetime = 365 * 24 * time.Hour
+
+// maxReviews is how many callers are reviewed at once: each costs the API server two calls.
+const maxReviews = 16
 
 // New makes a server that does not listen yet. The error names a file that cannot be read.
 func New(cfg Config, review kube.Reviewer, sources Sources, log *slog.Logger) (*Server, error) {
@@ -74,7 +81,8 @@ func New(cfg Config, review kube.Reviewer, sources Sources, log *slog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("kubelet API: %w", err)
 	}
-	s := &Server{cfg: cfg, review: review, sources: sources, log: log}
+	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
+	s := &Server{cfg: cfg, reviews: make(chan struct{}, maxReviews), review: review, sources: sources, log: log}
 	s.tls = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	s.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		conn := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: s.tls.NextProtos, Certificates: []tls.Certificate{own}}

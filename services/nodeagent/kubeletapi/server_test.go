@@ -26,10 +26,17 @@ type cluster struct {
 	path    string
 	running atomic.Bool
 	away    atomic.Bool
+	held    chan struct{}          // holds the reviews of the token "slow"; nil is none
+	inside  chan struct{}          // gets one for each of these
 	asked   atomic.Pointer[string] // the last review of access
 }
 
 func (c *cluster) ReviewToken(_ context.Context, token, audience string) (*access.Identity, string, error) {
+	if token == "slow" {
+		c.inside <- struct{}{}
+		<-c.held
+		token = "good"
+	}
 	switch {
 	case c.away.Load():
 		return nil, "", errors.New("the API server is away")
@@ -59,11 +66,17 @@ const at = "2020-11-28T10:00:00Z "
 // serve serves the API, with a CA for client certificates if one is named, and returns where.
 func serve(t *testing.T, c *cluster, ca string) (url string, stop func()) {
 	t.Helper()
+	return serveAs(t, c, kubeletapi.Config{ClientCA: ca}, slog.New(slog.DiscardHandler))
+}
+
+func serveAs(t *testing.T, c *cluster, cfg kubeletapi.Config, log *slog.Logger) (url string, stop func()) {
+	t.Helper()
+	cfg.Node, cfg.Listen, cfg.Hosts = "n", "127.0.0.1:0", []string{"127.0.0.1"}
 	c.path = filepath.Join(t.TempDir(), "0.log")
 	if err := os.WriteFile(c.path, []byte(at+"stdout F one\n"+at+"stderr F two\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := kubeletapi.New(kubeletapi.Config{Node: "n", Listen: "127.0.0.1:0", ClientCA: ca, Hosts: []string{"127.0.0.1"}}, c, c, slog.New(slog.DiscardHandler))
+	s, err := kubeletapi.New(cfg, c, c, log)
 	if err != nil {
 		t.Fatal(err)
 	}
