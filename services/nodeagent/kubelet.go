@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kubeletapi"
@@ -50,27 +51,38 @@ func (a podLogs) Log(namespace, name, of string, previous bool) (path string, ru
 	if told, ok := a.statuses.Get(pod.UID); ok {
 		status = told
 	}
-	id, err := instance(pod, &status, of, previous)
+	id, err := wanted(pod, &status, of, previous)
 	if err != nil {
 		return "", nil, err
 	}
-	find := func() *container.Status {
-		seen, err := a.pleg.Cache().Get(pod.UID)
-		if err != nil || seen == nil {
-			return nil
-		}
-		for i := range seen.Containers {
-			if seen.Containers[i].ID == id {
-				return &seen.Containers[i]
-			}
-		}
-		return nil
-	}
-	c := find()
-	if c == nil || c.LogPath == "" {
+	c, err := a.instance(pod.UID, id)
+	switch {
+	case err != nil:
+		return "", nil, fmt.Errorf("%w: %w", kubeletapi.ErrRuntime, err)
+	case c.LogPath == "":
 		return "", nil, fmt.Errorf("container %q in pod %q has no log on the node any more", of, name)
+	case !a.runtime.InLogs(c.LogPath):
+		return "", nil, fmt.Errorf("container %q in pod %q has a log outside of the log directory: %s", of, name, c.LogPath)
 	}
-	return c.LogPath, func() bool { now := find(); return now != nil && now.State == container.Running }, nil
+	return c.LogPath, func() bool {
+		now, err := a.instance(pod.UID, id)
+		return err != nil || now.State == container.Running
+	}, nil
+}
+
+// instance is an instance of a container as the runtime last had it; one without anything when it
+// is there no more.
+func (a podLogs) instance(pod types.UID, id string) (container.Status, error) {
+	seen, err := a.pleg.Cache().Get(pod)
+	if err != nil || seen == nil {
+		return container.Status{}, err
+	}
+	for i := range seen.Containers {
+		if seen.Containers[i].ID == id {
+			return seen.Containers[i], nil
+		}
+	}
+	return container.Status{}, nil
 }
 
 // podNamed is the pod of a name bound to this node; nil when there is none.
@@ -85,9 +97,9 @@ func (a *Agent) podNamed(namespace, name string) *corev1.Pod {
 	return nil
 }
 
-// instance is the ID, in the runtime, of the instance of a container whose log is wanted. Errors
+// wanted is the ID, in the runtime, of the instance of a container whose log is wanted. Errors
 // have the kubelet's words.
-func instance(pod *corev1.Pod, s *corev1.PodStatus, of string, previous bool) (id string, err error) {
+func wanted(pod *corev1.Pod, s *corev1.PodStatus, of string, previous bool) (id string, err error) {
 	var c *corev1.ContainerStatus
 	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses} {
 		for i := range list {

@@ -25,6 +25,9 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
+	case errors.Is(err, ErrRuntime):
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -53,8 +56,8 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	s.log.Warn("a log could not be sent to its end", telemetry.Err(err))
 }
 
-// flushing sends what is written at once, when each write is to be. A write for which a reader takes
-// too long fails.
+// flushing sends what is written at once, when each write is to be. A write that takes longer than
+// stall fails.
 type flushing struct {
 	http.ResponseWriter
 	control     *http.ResponseController

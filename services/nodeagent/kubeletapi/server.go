@@ -34,16 +34,19 @@ type Config struct {
 	Stall time.Duration
 }
 
-// Sources find the logs of a node's containers. Errors are [ErrNotFound] or say why there is none
-// yet.
+// Sources find the logs of a node's containers. Errors are [ErrNotFound], [ErrRuntime], or say why
+// there is none yet.
 type Sources interface {
 	// Log is the file of a container's last instance, or of the one before, and says as long as the
-	// instance runs.
+	// instance is not known to have ended.
 	Log(namespace, pod, container string, previous bool) (path string, running func() bool, err error)
 }
 
 // ErrNotFound says that the node has no such pod or container.
 var ErrNotFound = errors.New("not found")
+
+// ErrRuntime says that the container runtime could not be asked.
+var ErrRuntime = errors.New("the container runtime does not answer")
 
 // Server is the API of one node. Make it with New.
 type Server struct {

@@ -58,8 +58,8 @@ func (s *syncing) makeLogDir(c *corev1.Container) error {
 	return nil
 }
 
-// inLogs says that a path, which a runtime named, lies below the log root.
-func (m *Manager) inLogs(path string) bool {
+// InLogs says that a path, which a runtime named, lies below the log root.
+func (m *Manager) InLogs(path string) bool {
 	if m.cfg.LogRoot == "" {
 		return false
 	}
@@ -105,7 +105,7 @@ func (m *Manager) terminationMessage(uid types.UID, s *runtimeapi.ContainerStatu
 		}
 	}
 	fallback := s.GetAnnotations()[container.AnnotationMessagePolicy] == string(corev1.TerminationMessageFallbackToLogsOnError)
-	if !fallback || s.GetExitCode() == 0 || !m.inLogs(s.GetLogPath()) {
+	if !fallback || s.GetExitCode() == 0 || !m.InLogs(s.GetLogPath()) {
 		return ""
 	}
 	// A line of the log has at most 16 KB of text, but 80 lines of the longest are not needed for 2

@@ -203,7 +203,7 @@ func (m *Manager) remove(ctx context.Context, id, log string) error {
 	if _, err := m.rt.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil && !cri.IsNotFound(err) {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
-	if log != "" && m.inLogs(log) {
+	if log != "" && m.InLogs(log) {
 		if err := os.Remove(log); err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("remove the log of container %s: %w", id, err)
 		}
