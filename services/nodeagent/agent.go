@@ -68,6 +68,7 @@ type Agent struct {
 	first    sync.Once     // the first look at the runtime, which the first report waits for
 	sweep    chan struct{} // one slot: a container died, look for what may be removed
 	probes   chan struct{} // one slot: there are pods in probed
+	noting   sync.Mutex    // held from a look at what probes came to until the status made of it is noted
 
 	mu       sync.Mutex // guards what follows
 	pods     map[types.UID]*corev1.Pod

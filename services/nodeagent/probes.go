@@ -29,7 +29,9 @@ func (a *Agent) buildProber() (err error) {
 // no more, and its readiness still counts: that is noted at once.
 func (a *Agent) settledProbe(c prober.Change) {
 	if c.Kind == probe.Readiness {
+		a.noting.Lock() // a status that was made before this must not replace it
 		a.statuses.SetReady(c.Pod.UID, c.Container, c.ID, c.Result == probe.Success)
+		a.noting.Unlock()
 	}
 	if c.Kind == probe.Liveness && c.Result == probe.Success {
 		return // it was taken to be alive

@@ -127,6 +127,14 @@ type telling struct {
 
 // tell makes the pod's status from what was seen of it, and hands it on to be written.
 func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) corev1.PodStatus {
+	status := a.noted(pod, seen, t)
+	a.prober.Wake(pod.UID)
+	return status
+}
+
+func (a *Agent) noted(pod *corev1.Pod, seen *container.PodStatus, t telling) corev1.PodStatus {
+	a.noting.Lock()
+	defer a.noting.Unlock()
 	in := podstatus.Input{
 		Pod: pod, Runtime: seen, HostIPs: a.node.hostIPs(), Failed: t.failed, Terminal: t.terminal, Now: time.Now(),
 		RuntimeName: a.health.runtimeName(), Waiting: map[string]podstatus.Reason{},
@@ -143,7 +151,6 @@ func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) core
 		t.change(&status)
 	}
 	a.statuses.Set(pod, status)
-	a.prober.Wake(pod.UID)
 	return status
 }
 
