@@ -230,6 +230,7 @@ func (a *Agent) housekeep() {
 	}
 	a.statuses.Retain(keep)
 	a.prober.Retain(keep)
+	a.forgetServices(wanted)
 	a.killOrphans()
 	took := time.Since(begin)
 	a.metrics.housekeeping.Observe(took.Seconds())

@@ -19,7 +19,7 @@ const (
 // and those of the pod's namespace unless it wants no links. A service without an address of its
 // own has none. All may hold services of any namespace.
 func Services(pod *corev1.Pod, all []corev1.Service) map[string]string {
-	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+	links := Links(pod)
 	named := map[string]*corev1.Service{}
 	for i := range all {
 		s := &all[i]
@@ -38,6 +38,11 @@ func Services(pod *corev1.Pod, all []corev1.Service) map[string]string {
 		link(out, s)
 	}
 	return out
+}
+
+// Links reports whether a pod wants the variables of its namespace's services.
+func Links(pod *corev1.Pod) bool {
+	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 }
 
 // API is the API server's service when pods reach it at host:port.
