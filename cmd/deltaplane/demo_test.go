@@ -133,6 +133,7 @@ func TestServeNodeRefusesWhatCannotBe(t *testing.T) {
 		`CRI endpoint "tcp://x" is not unix:///path`:     {"--cri", "tcp://x"},
 		`"Not_a_name-1"`:  {"--simulated-nodes", "1", "--node-name", "Not_a_name"},
 		"beyond loopback": {"--simulated-nodes", "1", "--admin-listen", "0.0.0.0:1"},
+		"--kubelet-listen is for one node on a container runtime": {"--simulated-nodes", "1", "--kubelet-listen", ":0"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // what is accepted would serve for ever
 		defer cancel()

@@ -95,6 +95,9 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 			t.Errorf("Validate() does not name %q:\n%v", want, err)
 		}
 	}
+	if err := (nodeagent.Config{KubeletClientCA: "ca.crt"}).Validate(); err == nil || !strings.Contains(err.Error(), "client CA of the kubelet API") {
+		t.Errorf("Validate() of a client CA without an address = %v", err)
+	}
 	if err := (nodeagent.Config{}).Validate(); err != nil {
 		t.Errorf("Validate() of the zero value = %v", err)
 	}
