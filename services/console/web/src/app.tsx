@@ -1,5 +1,5 @@
 import type { VNode } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { place, to } from "./route";
 import { link, opened, retry, signedIn, signOut } from "./session";
 import { clock } from "./format";
@@ -73,8 +73,9 @@ export function App(): VNode {
   const section = parts[0] ?? "flow";
   const address = parts.join("\n");
   const first = useRef(true);
-  // A new page begins at its heading, for those who cannot see that everything changed.
-  useEffect(() => {
+  // A new page begins at its heading, for those who cannot see that everything changed. At once: what
+  // somebody goes to meanwhile, by / for one, keeps the focus.
+  useLayoutEffect(() => {
     if (first.current) { first.current = false; return; }
     scrollTo(0, 0);
     document.querySelector<HTMLElement>("main h1")?.focus({ preventScroll: true });
