@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -139,8 +138,7 @@ func wanted(pod *corev1.Pod, s *corev1.PodStatus, of string, previous bool) (id 
 	default:
 		return "", fmt.Errorf("container %q in pod %q is terminated", of, pod.Name)
 	}
-	_, id, _ = strings.Cut(id, "://")
-	return id, nil
+	return container.ID(id), nil
 }
 
 func named(pod *corev1.Pod, name string) bool {

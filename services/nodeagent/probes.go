@@ -1,13 +1,12 @@
 package nodeagent
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/podsync"
 	"github.com/deltaplane/deltaplane/core/probe"
+	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podworker"
 	"github.com/deltaplane/deltaplane/services/nodeagent/prober"
@@ -66,8 +65,8 @@ func (a *Agent) probesOf(uid types.UID, s *corev1.PodStatus) kuberuntime.Probes 
 	found := kuberuntime.Probes{}
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for i := range list {
-			_, id, ok := strings.Cut(list[i].ContainerID, "://")
-			if !ok || list[i].State.Running == nil {
+			id := container.ID(list[i].ContainerID)
+			if id == "" || list[i].State.Running == nil {
 				continue
 			}
 			v := kuberuntime.Verdict{Started: list[i].Started != nil && *list[i].Started}

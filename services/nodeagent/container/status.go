@@ -1,6 +1,7 @@
 package container
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -70,4 +71,11 @@ func (s *PodStatus) Running() bool {
 		}
 	}
 	return false
+}
+
+// ID is the runtime's ID of a container in a status, where it stands as RUNTIME://ID; empty for any
+// other text.
+func ID(inStatus string) string {
+	_, id, _ := strings.Cut(inStatus, "://")
+	return id
 }

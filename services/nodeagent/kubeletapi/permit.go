@@ -4,9 +4,9 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/deltaplane/deltaplane/core/access"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
@@ -67,8 +67,8 @@ func (s *Server) caller(r *http.Request) (*access.Identity, error) {
 		}
 		return &access.Identity{User: cert.Subject.CommonName, Groups: append(slices.Clone(cert.Subject.Organization), "system:authenticated")}, nil
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+	token := rpc.Bearer(r.Header.Get("Authorization"))
+	if token == "" {
 		return nil, nil //nolint:nilnil // nobody is the answer
 	}
 	id, why, err := s.review.ReviewToken(r.Context(), token, "")

@@ -3,7 +3,6 @@ package podstatus
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +32,7 @@ func (g *generator) containers(specs []corev1.Container, old []corev1.ContainerS
 			was = &old[j]
 		}
 		s := g.container(&specs[i], was, init)
-		g.probed(&specs[i], &s, was, idOf(s.ContainerID), init)
+		g.probed(&specs[i], &s, was, container.ID(s.ContainerID), init)
 		out = append(out, s)
 	}
 	return out
@@ -182,12 +181,6 @@ func (g *generator) id(id string) string {
 		return ""
 	}
 	return cmp.Or(g.RuntimeName, "cri") + "://" + id
-}
-
-// idOf is a container's ID in the runtime.
-func idOf(id string) string {
-	_, after, _ := strings.Cut(id, "://")
-	return after
 }
 
 func (g *generator) state(c *container.Status) corev1.ContainerState {

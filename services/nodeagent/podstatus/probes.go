@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/probe"
+	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
 )
 
@@ -62,7 +63,7 @@ func (m *Manager) SetReady(uid types.UID, name, id string, ready bool) {
 			c = &list[i]
 		}
 	}
-	if c == nil || c.State.Running == nil || idOf(c.ContainerID) != id || c.Started == nil || !*c.Started {
+	if c == nil || c.State.Running == nil || container.ID(c.ContainerID) != id || c.Started == nil || !*c.Started {
 		return
 	}
 	c.Ready = ready

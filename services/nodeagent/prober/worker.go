@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/probe"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
 )
 
@@ -179,10 +179,7 @@ func containerOf(s *corev1.PodStatus, name string) probe.Container {
 			if list[i].Name != name {
 				continue
 			}
-			c := probe.Container{ID: list[i].ContainerID, Started: list[i].Started != nil && *list[i].Started}
-			if _, id, ok := strings.Cut(c.ID, "://"); ok {
-				c.ID = id
-			}
+			c := probe.Container{ID: container.ID(list[i].ContainerID), Started: list[i].Started != nil && *list[i].Started}
 			if r := list[i].State.Running; r != nil {
 				c.Running, c.Since = c.ID != "", r.StartedAt.Time
 			}
