@@ -145,8 +145,8 @@ func (c *caller) decide(ctx context.Context, by *Authority, a access.Attributes,
 	defer c.mu.Unlock()
 	c.used = now
 	version := by.version.Load()
-	d := c.decisions[a]
-	if d != nil && d.version == version && !d.over(now) {
+	d := c.known(version, &a, now)
+	if d != nil {
 		return d
 	}
 	if len(c.decisions) >= maxDecisions {
@@ -162,12 +162,20 @@ func (c *caller) decide(ctx context.Context, by *Authority, a access.Attributes,
 func (c *caller) permitted(version uint64, a *access.Attributes, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := c.decisions[*a]
-	if d == nil || d.version != version || !d.settled() || !now.Before(d.until) || !d.allowed {
+	d := c.known(version, a, now)
+	if d == nil || !d.settled() || !d.allowed {
 		return false
 	}
 	c.used = now
 	return true
+}
+
+// known is a decision that counts, be it made or being asked for; nil for none. c.mu is locked.
+func (c *caller) known(version uint64, a *access.Attributes, now time.Time) *decision {
+	if d := c.decisions[*a]; d != nil && d.version == version && !d.over(now) {
+		return d
+	}
+	return nil
 }
 
 // ask has an authority decide. Calls that want the same wait for one answer, which outlives each of

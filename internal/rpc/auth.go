@@ -262,23 +262,27 @@ func tokenKey(field string) (key [sha256.Size]byte, err error) {
 		}
 		return [sha256.Size]byte(sum), nil
 	}
-	if len(field) < 16 {
+	return hashToken(field)
+}
+
+func hashToken(token string) (key [sha256.Size]byte, err error) {
+	if len(token) < 16 {
 		return key, errors.New("token is shorter than 16 characters")
 	}
-	return sha256.Sum256([]byte(field)), nil
+	return sha256.Sum256([]byte(token)), nil
 }
 
 // HashedToken is what a line of a token file may have in place of the token. A token
 // that is shorter than 16 characters, or has white space in it, is an error, which
 // does not show it.
 func HashedToken(token string) (string, error) {
+	sum, err := hashToken(token)
 	switch {
-	case len(token) < 16:
-		return "", errors.New("rpc: token is shorter than 16 characters")
+	case err != nil:
+		return "", fmt.Errorf("rpc: %w", err)
 	case strings.ContainsFunc(token, unicode.IsSpace):
 		return "", errors.New("rpc: token has white space in it")
 	}
-	sum := sha256.Sum256([]byte(token))
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
