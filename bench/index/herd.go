@@ -46,7 +46,7 @@ func indexHerd(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, prober.Stop()) }()
 	quiet, err := probedDuring(ctx, prober, func(ctx context.Context) error {
-		return sleep(ctx, harness.Pick(b, 500*time.Millisecond, 3*time.Second))
+		return harness.Sleep(ctx, harness.Pick(b, 500*time.Millisecond, 3*time.Second))
 	})
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func idleWatchers(ctx context.Context, b *harness.Bench, x *system.Replica, info
 		return errors.Join(err, h.leave())
 	}
 	defer func() { err = errors.Join(err, h.leave()) }()
-	if err := sleep(ctx, harness.Pick(b, 500*time.Millisecond, 3*time.Second)); err != nil {
+	if err := harness.Sleep(ctx, harness.Pick(b, 500*time.Millisecond, 3*time.Second)); err != nil {
 		return err
 	}
 	var with harness.Heap
@@ -114,15 +114,6 @@ func repeated(v float64, n int) []float64 {
 		out[i] = v
 	}
 	return out
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // herd is watchers that come at once.
@@ -152,7 +143,7 @@ func (h *herd) come(ctx context.Context, n int) (err error) {
 					return
 				}
 				h.refused.Add(1)
-				if sleep(ctx, wait) != nil {
+				if harness.Sleep(ctx, wait) != nil {
 					return
 				}
 			}
@@ -257,7 +248,7 @@ func (c proberConfig) probe(ctx context.Context, conns load.Pool, took *harness.
 	began := time.Now()
 	for i := 0; ; i++ {
 		due := time.Duration(i) * time.Second / probeRate
-		if sleep(ctx, due-time.Since(began)) != nil {
+		if harness.Sleep(ctx, due-time.Since(began)) != nil {
 			return g.Wait()
 		}
 		g.Go(func() error {

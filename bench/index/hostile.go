@@ -38,7 +38,7 @@ func indexHostile(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, prober.Stop()) }()
 	quiet, err := probedDuring(ctx, prober, func(ctx context.Context) error {
-		return sleep(ctx, harness.Pick(b, time.Second, 20*time.Second))
+		return harness.Sleep(ctx, harness.Pick(b, time.Second, 20*time.Second))
 	})
 	if err != nil {
 		return err

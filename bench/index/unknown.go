@@ -99,7 +99,7 @@ func indexUnknown(ctx context.Context, b *harness.Bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, prober.Stop()) }()
 	length := harness.Pick(b, 3*time.Second, time.Minute)
-	quiet, err := probedDuring(ctx, prober, func(ctx context.Context) error { return sleep(ctx, length) })
+	quiet, err := probedDuring(ctx, prober, func(ctx context.Context) error { return harness.Sleep(ctx, length) })
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func unknownCallers(ctx context.Context, addr string) (int64, error) {
 					welcome.Add(1)
 				}
 				sent.Add(1)
-				_ = sleep(ctx, 5*time.Millisecond)
+				_ = harness.Sleep(ctx, 5*time.Millisecond)
 			}
 		})
 	}

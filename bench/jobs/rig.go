@@ -148,22 +148,14 @@ func (r *rig) rest(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.plane.Release()) }()
-	pause := func(d time.Duration) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if err := pause(restFor / 4); err != nil { // what has just started is not at rest
+	if err := harness.Sleep(ctx, restFor/4); err != nil { // what has just started is not at rest
 		return err
 	}
 	before, err := r.usage()
 	if err != nil {
 		return err
 	}
-	if err := pause(restFor); err != nil {
+	if err := harness.Sleep(ctx, restFor); err != nil {
 		return err
 	}
 	after, err := r.usage()

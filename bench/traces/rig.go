@@ -77,7 +77,9 @@ func (r *rig) turn(ctx context.Context, _ time.Duration) (map[string]float64, er
 	}); err != nil {
 		return nil, err
 	}
-	time.Sleep(settled)
+	if err := harness.Sleep(ctx, settled); err != nil {
+		return nil, err
+	}
 	after, err := r.usage()
 	if err != nil {
 		return nil, err

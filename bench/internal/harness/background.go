@@ -29,3 +29,13 @@ func Await(ctx context.Context, most time.Duration, otherwise string, ask func()
 		}
 	}
 }
+
+// Sleep returns after d, or with the error of ctx once that ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
