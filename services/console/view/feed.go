@@ -7,9 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	consolev1 "github.com/deltaplane/deltaplane/proto/deltaplane/console/v1"
 )
 
@@ -329,3 +333,29 @@ func (h *Hub) Collection(ctx context.Context, v *consolev1.CollectionView, chang
 	}
 	return h.newRows(s.(*feed), v, changed, release) //nolint:forcetypeassert // as in polled
 }
+
+// mostKept is how many keys of collections are kept for one caller, in all views together.
+const mostKept = 1_000_000
+
+// errTooManyKeys says that a view has more keys than there is room for.
+var errTooManyKeys = rpc.Status(errFull, []rpc.Rule{{Is: errFull, Code: codes.ResourceExhausted, Reason: "TOO_MANY_KEYS"}})
+
+var errFull = errors.New("what the pages of this caller choose together has more objects than a console keeps: choose by namespace, label or index, or close other pages")
+
+// room counts what is kept. It is safe for concurrent use.
+type room struct {
+	most int64
+	kept atomic.Int64
+}
+
+// take takes room for one; false where there is none.
+func (r *room) take() bool {
+	if r.kept.Add(1) <= r.most {
+		return true
+	}
+	r.kept.Add(-1)
+	return false
+}
+
+// free gives room back.
+func (r *room) free(n int) { r.kept.Add(-int64(n)) }
